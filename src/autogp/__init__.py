@@ -1,0 +1,1 @@
+"""Gaussian process models for any likelihood, at any scale."""

@@ -1,0 +1,63 @@
+"""What every kernel is, and the pieces that kernels are made of."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Kernel", "check_points"]
+
+
+class Kernel(nn.Module):
+    """A covariance function for G latent functions at once: write `gram` and `diag`, and the rest follows.
+
+    G is the leading size of the parameters: 1 where all latent functions share them, Q where each has its own.
+    Parameters are kept in float64; a kernel computes in the precision of its inputs.
+
+    >>> import torch
+    >>> class Cosine(Kernel):
+    ...     def gram(self, x, z):
+    ...         return torch.cos(x[..., :, None, 0] - z[..., None, :, 0])
+    ...     def diag(self, x):
+    ...         return torch.ones_like(x[..., 0])
+    >>> (Cosine() + Cosine()).gram(torch.zeros(3, 1), torch.zeros(1, 2, 1)).shape
+    torch.Size([1, 3, 2])
+    """
+
+    def gram(self, x: Tensor, z: Tensor) -> Tensor:
+        """Covariances [G, N, M] between the rows of x ([N, D] or [G, N, D]) and of z ([M, D] or [G, M, D])."""
+        raise NotImplementedError(f"{type(self).__name__} must define gram(x, z)")
+
+    def diag(self, x: Tensor) -> Tensor:
+        """Variances [G, N] at the rows of x ([N, D] or [G, N, D]): the diagonal of gram(x, x)."""
+        raise NotImplementedError(f"{type(self).__name__} must define diag(x)")
+
+    def __add__(self, other: "Kernel") -> "Kernel":
+        from autogp.kernels.combine import Sum
+
+        return Sum(self, other)
+
+    def __mul__(self, other: "Kernel") -> "Kernel":
+        from autogp.kernels.combine import Product
+
+        return Product(self, other)
+
+
+def check_points(num_features: int | None = None, **points: Tensor) -> None:
+    """Raises an error that names the argument which is not a floating, finite tensor [..., N, D] of one common D.
+
+    A kernel with one parameter per input passes their number; `None` or 1 admits any D.
+    """
+    for name, x in points.items():
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(f"{name} must be a floating-point tensor, got {kind}")
+        if x.ndim not in (2, 3):
+            raise ValueError(f"{name} must have shape [N, D] or [G, N, D], got {tuple(x.shape)}")
+        if num_features not in (None, 1, x.shape[-1]):
+            raise ValueError(f"{name} has {x.shape[-1]} columns, but the kernel has parameters for {num_features}")
+        num_features = x.shape[-1] if num_features in (None, 1) and x.shape[-1] != 1 else num_features
+        # A sum is one pass without a temporary; only if it is not finite is the culprit looked for.
+        if not math.isfinite(x.detach().sum().item()) and not torch.isfinite(x).all():
+            where = (~torch.isfinite(x)).nonzero()[0].tolist()
+            raise ValueError(f"{name} contains NaN or infinity, first at row {where[-2]}, column {where[-1]}")

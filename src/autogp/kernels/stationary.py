@@ -1,0 +1,110 @@
+"""Kernels of the distance between two points: RBF and Matérn, isotropic or with one lengthscale per input (ARD)."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autogp.kernels.base import Kernel, check_points
+from autogp.linalg import squared_distance
+from autogp.parameters import positive_parameter
+
+__all__ = ["RBF", "Matern12", "Matern32", "Matern52", "Stationary"]
+
+
+class Stationary(Kernel):
+    """k(x, z) = variance * profile(|(x - z) / lengthscale|^2), with profile(0) = 1.
+
+    `lengthscale` is a number, one per input [D], or one per latent and input [G, D]; `variance` a number or [G].
+    """
+
+    def __init__(self, lengthscale: float | Sequence | Tensor = 1.0, variance: float | Sequence | Tensor = 1.0):
+        super().__init__()
+        self.log_lengthscale = positive_parameter(lengthscale, "lengthscale", ndim=2)
+        self.log_variance = positive_parameter(variance, "variance")
+
+    @property
+    def lengthscale(self) -> Tensor:  # [G, D] or [G, 1]
+        return self.log_lengthscale.exp()
+
+    @property
+    def variance(self) -> Tensor:  # [G]
+        return self.log_variance.exp()
+
+    def profile(self, squared: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def gram(self, x: Tensor, z: Tensor) -> Tensor:
+        check_points(self.log_lengthscale.shape[-1], x=x, z=z)
+        lengthscale = self.lengthscale[:, None].to(x.dtype)
+        x_scaled = x / lengthscale
+        distance = squared_distance(x_scaled, x_scaled if z is x else z / lengthscale)  # [G, N, M]
+        return self.variance[:, None, None].to(x.dtype) * self.profile(distance)
+
+    def diag(self, x: Tensor) -> Tensor:
+        check_points(self.log_lengthscale.shape[-1], x=x)
+        groups = torch.broadcast_shapes(self.log_lengthscale.shape[:1], self.log_variance.shape, x.shape[:-2])
+        return self.variance[:, None].to(x.dtype).expand(*groups, x.shape[-2])
+
+
+class RBF(Stationary):
+    """k = variance * exp(-|(x - z) / lengthscale|^2 / 2). The paper's equation has no 1/2; everyone else's has.
+
+    >>> import torch
+    >>> RBF(lengthscale=[1.0, 2.0]).gram(torch.zeros(1, 2), torch.tensor([[0.0, 2.0]])).item()  # exp(-1/2)
+    0.6065306663513184
+    """
+
+    def profile(self, squared: Tensor) -> Tensor:
+        return torch.exp(-0.5 * squared)
+
+
+class Matern12(Stationary):
+    """k = variance * exp(-r), r = |(x - z) / lengthscale|: continuous, nowhere differentiable functions."""
+
+    def profile(self, squared: Tensor) -> Tensor:
+        return _Matern.apply(squared, 1)
+
+
+class Matern32(Stationary):
+    """k = variance * (1 + s) exp(-s), s = sqrt(3) |(x - z) / lengthscale|: once differentiable functions."""
+
+    def profile(self, squared: Tensor) -> Tensor:
+        return _Matern.apply(squared, 3)
+
+
+class Matern52(Stationary):
+    """k = variance * (1 + s + s^2 / 3) exp(-s), s = sqrt(5) |(x - z) / lengthscale|: twice differentiable functions."""
+
+    def profile(self, squared: Tensor) -> Tensor:
+        return _Matern.apply(squared, 5)
+
+
+class _Matern(torch.autograd.Function):
+    """The Matérn profile of smoothness p / 2 as a function of the squared distance, and its derivative.
+
+    The derivative stands in closed form because differentiating through sqrt gives 0 / 0 at equal points.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, squared: Tensor, p: int) -> Tensor:
+        s = (p * squared).sqrt()
+        decay = torch.exp(-s)
+        if p == 1:  # the cusp has no derivative: 0 serves, the mean of both sides
+            slope = torch.where(s > 0, -0.5 * decay / s.clamp_min(math.sqrt(torch.finfo(s.dtype).tiny)), 0.0)
+            value = decay
+        elif p == 3:
+            slope = -1.5 * decay
+            value = (1 + s) * decay
+        else:
+            slope = -5 / 6 * (1 + s) * decay
+            value = (1 + s + s.square() / 3) * decay
+        ctx.save_for_backward(slope)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        return grad_outputs[0] * slope, None

@@ -1,0 +1,56 @@
+"""Gaussian noise, one variance per output; everything is in closed form."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from autogp.likelihoods.base import Elementwise
+from autogp.parameters import positive_parameter
+
+__all__ = ["Gaussian"]
+
+
+class Gaussian(Elementwise):
+    """y_p ~ N(f_p, variance_p).
+
+    >>> import torch
+    >>> Gaussian(variance=0.5).log_prob(torch.zeros(1, 1), torch.zeros(1, 1)).exp().item()  # 1 / sqrt(pi)
+    0.564189...
+    """
+
+    def __init__(self, num_outputs: int = 1, variance: float | Tensor = 1.0):
+        super().__init__(num_outputs)
+        self.log_variance = positive_parameter(variance, "variance", size=num_outputs)
+
+    @property
+    def variance(self) -> Tensor:  # [P]
+        return self.log_variance.exp()
+
+    def log_density(self, f: Tensor, y: Tensor) -> Tensor:
+        return _log_normal(y, f, self.variance.to(f.dtype))
+
+    def expected_log_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        noise = self.variance.to(mean.dtype)
+        return _log_normal(y, mean, noise) - 0.5 * variance / noise
+
+    def log_expected_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        return _log_normal(y, mean, variance + self.variance.to(mean.dtype))
+
+    def log_expected_inverse_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        noise = self.variance.to(mean.dtype)
+        rest = noise - variance  # the integral diverges where q is as wide as the noise
+        finite = rest > 0
+        safe = torch.where(finite, rest, 1.0)
+        value = 0.5 * (math.log(2 * math.pi) + 2 * noise.log() - safe.log() + (y - mean).square() / safe)
+        return torch.where(finite, value, math.inf)
+
+    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        return f, self.variance.to(f.dtype).expand_as(f)
+
+    def predictive_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        return mean, variance + self.variance.to(mean.dtype)
+
+
+def _log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    return -0.5 * (math.log(2 * math.pi) + variance.log() + (y - mean).square() / variance)

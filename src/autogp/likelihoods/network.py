@@ -1,0 +1,83 @@
+"""Gaussian process regression network: outputs that mix a few nodes with weights that vary over the inputs."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from autogp.likelihoods.base import InfiniteLOOError, Likelihood, check_real_targets
+from autogp.parameters import positive_parameter
+
+__all__ = ["Network"]
+
+
+class Network(Likelihood):
+    """y_i = sum_j W_ij g_j + noise_i, noise_i ~ N(0, variance_i), i = 1 .. P, j = 1 .. nodes (Wilson et al., 2012).
+
+    Weights W and nodes g are latent functions, Q = nodes (P + 1): f holds W row by row, then g. A target that is NaN
+    is missing: it adds nothing.
+
+    >>> import torch
+    >>> Network(num_outputs=7, num_nodes=1).num_latents
+    8
+    """
+
+    def __init__(self, num_outputs: int, num_nodes: int = 1, variance: float | Tensor = 1.0):
+        super().__init__()
+        for name, value in (("num_outputs", num_outputs), ("num_nodes", num_nodes)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        self.num_outputs = num_outputs
+        self.num_nodes = num_nodes
+        self.num_latents = num_nodes * (num_outputs + 1)
+        self.log_variance = positive_parameter(variance, "variance", size=num_outputs)
+
+    @property
+    def variance(self) -> Tensor:  # [P]
+        return self.log_variance.exp()
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        weights, nodes = self._split(f)
+        return self._log_normal((weights * nodes).sum(-1), torch.zeros((), dtype=f.dtype, device=f.device), y)
+
+    def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
+        if noise is not None:
+            return super().expected_log_prob(mean, variance, y, noise)
+        return self._log_normal(*self._signal(mean, variance), y)
+
+    def log_expected_inverse_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
+        raise InfiniteLOOError("Network", "1 / p(y | f) grows with the fourth power of f in the exponent")
+
+    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        weights, nodes = self._split(f)
+        signal = (weights * nodes).sum(-1)
+        return signal, self.variance.to(f.dtype).expand_as(signal)
+
+    def predictive_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        expected, spread = self._signal(mean, variance)
+        return expected, spread + self.variance.to(mean.dtype)
+
+    def check_targets(self, y: Tensor) -> Tensor:
+        return check_real_targets(y, self.num_outputs, missing=True)
+
+    def _split(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """W [..., B, P, nodes] and g [..., B, 1, nodes] from f [..., B, Q]."""
+        weights, nodes = f.split([self.num_outputs * self.num_nodes, self.num_nodes], -1)
+        return weights.unflatten(-1, (self.num_outputs, self.num_nodes)), nodes[..., None, :]
+
+    def _signal(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of sum_j W_ij g_j, [..., B, P]."""
+        weights, nodes = self._split(mean)
+        weight_variance, node_variance = self._split(variance)
+        spread = weights.square() * node_variance + weight_variance * (nodes.square() + node_variance)
+        return (weights * nodes).sum(-1), spread.sum(-1)
+
+    def _log_normal(self, expected: Tensor, spread: Tensor, y: Tensor) -> Tensor:
+        """E[log N(y; signal, variance)] for a signal of these moments, summed over the outputs that are there."""
+        noise = self.variance.to(expected.dtype)
+        missing = torch.isnan(y)
+        residual = torch.where(missing, 0.0, y) - expected
+        terms = -0.5 * (math.log(2 * math.pi) + noise.log() + (residual.square() + spread) / noise)
+        return torch.where(missing, 0.0, terms).sum(-1)

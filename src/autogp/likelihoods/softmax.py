@@ -1,0 +1,67 @@
+"""C classes through the softmax of C latent functions."""
+
+import torch
+from torch import Tensor
+
+from autogp.likelihoods.base import Likelihood
+
+__all__ = ["Softmax"]
+
+
+class Softmax(Likelihood):
+    """p(y = c | f) = exp(f_c) / sum_j exp(f_j); targets are labels 0 to C - 1.
+
+    >>> import torch
+    >>> Softmax(4).log_prob(torch.zeros(1, 4), torch.tensor([2])).exp().item()
+    0.25
+    """
+
+    def __init__(self, num_classes: int):
+        super().__init__()
+        if not isinstance(num_classes, int) or num_classes < 2:
+            raise ValueError(f"num_classes must be an integer of at least 2, got {num_classes!r}")
+        self.num_latents = num_classes
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        return _pick(f, y) - torch.logsumexp(f, -1)
+
+    def log_expected_inverse_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
+        if noise is not None:
+            return super().log_expected_inverse_prob(mean, variance, y, noise)
+        # 1/p = 1 + sum_{c != y} exp(f_c - f_y), a sum of log-normals
+        exponent = mean + 0.5 * variance + (0.5 * _pick(variance, y) - _pick(mean, y))[..., None]
+        own = torch.arange(self.num_latents, device=y.device) == y[:, None]  # [B, C]
+        return torch.logsumexp(torch.where(own, 0.0, exponent), -1)
+
+    def expected_derivatives(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        nodes = self._nodes(mean)[0] if noise is None else noise
+        p = torch.softmax(mean + variance.sqrt() * nodes, -1)  # [S, ..., B, C]
+        first, second = p.mean(0), p.square().mean(0)
+        own = torch.arange(self.num_latents, device=y.device) == y[:, None]
+        return own.to(mean.dtype) - first, 0.5 * (second - first)
+
+    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        p = torch.softmax(f, -1)
+        return p, p * (1 - p)
+
+    def check_targets(self, y: Tensor) -> Tensor:
+        y = torch.as_tensor(y)
+        if y.ndim != 1 or y.is_complex() or y.dtype == torch.bool:
+            raise ValueError(f"y must be a vector of integer labels, got {y.dtype} with shape {tuple(y.shape)}")
+        labels = torch.nan_to_num(y, nan=-1.0).to(torch.int64)
+        bad = (labels != y) | (labels < 0) | (labels >= self.num_latents)
+        if bad.any():
+            row = bad.nonzero()[0, 0].item()
+            raise ValueError(
+                f"y must hold integer labels from 0 to {self.num_latents - 1}, got {y[row].item()} at row {row}"
+            )
+        return labels
+
+
+def _pick(values: Tensor, y: Tensor) -> Tensor:
+    """values[..., b, y_b]: [..., B] from [..., B, C]."""
+    return values.gather(-1, y[:, None].expand(*values.shape[:-1], 1)).squeeze(-1)

@@ -1,0 +1,31 @@
+"""Positive parameters, kept as logarithms in float64."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["positive_parameter"]
+
+
+def positive_parameter(
+    value: float | Sequence | Tensor, name: str, ndim: int = 1, size: int | None = None
+) -> nn.Parameter:
+    """The logarithm of a positive value as a float64 parameter of `ndim` axes; `size`, if given, is that of the last.
+
+    >>> positive_parameter(1.0, "lengthscale", ndim=2).shape
+    torch.Size([1, 1])
+    >>> positive_parameter(2.0, "variance", size=3).exp().tolist()
+    [2.0, 2.0, 2.0]
+    """
+    tensor = torch.as_tensor(value, dtype=torch.float64).detach()
+    if tensor.ndim > ndim:
+        raise ValueError(f"{name} must have at most {ndim} axes, got shape {tuple(tensor.shape)}")
+    if tensor.numel() == 0 or not (torch.isfinite(tensor).all() and (tensor > 0).all()):
+        raise ValueError(f"{name} must be positive and finite, got {value}")
+    tensor = tensor.reshape((1,) * (ndim - tensor.ndim) + tensor.shape)
+    if size is not None:
+        if tensor.shape[-1] not in (1, size):
+            raise ValueError(f"{name} must be one number or {size}, got shape {tuple(tensor.shape)}")
+        tensor = tensor.expand(*tensor.shape[:-1], size)
+    return nn.Parameter(tensor.log())  # log copies, so the caller's tensor is left alone
