@@ -1,0 +1,182 @@
+"""The sparse Gaussian process: kernel, likelihood, inducing inputs and posterior, and the marginals they imply."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from autogp.kernels import Kernel
+from autogp.kernels.base import check_points
+from autogp.likelihoods import Likelihood, Prediction
+from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky
+from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior, Moments
+
+__all__ = ["Joint", "Marginals", "Prepared", "SparseGP"]
+
+CHUNK_NUMBERS = 2**24  # numbers in the largest temporary of a prediction: 64 MiB in float32
+
+
+class Marginals(NamedTuple):
+    """q(f_n) at B rows: for each row a mixture of K Gaussians, independent between the Q latents."""
+
+    log_weights: Tensor  # [K]
+    mean: Tensor  # [K, B, Q]
+    variance: Tensor  # [K, B, Q]
+    clamped: Tensor  # how many of the conditional variances rounding had made negative
+
+
+class Prepared(NamedTuple):
+    """The M x M work, done once for any number of rows."""
+
+    factor: Tensor  # L, with L L' = Kzz + jitter, [G, M, M]
+    inverse: Tensor  # L^-1
+    moments: Moments  # of q(v), v = L^-1 u
+
+
+class Joint(NamedTuple):
+    """q(f) at R rows together (the paper's appendix A)."""
+
+    log_weights: Tensor  # [K]
+    mean: Tensor  # [K, Q, R]
+    covariance: Tensor  # [K, Q, R, R]
+
+
+class SparseGP(nn.Module):
+    """Q latent Gaussian processes summarised by M inducing inputs, and a likelihood.
+
+    `inducing_inputs` are [M, D], shared by all latents, or [Q, M, D]. Blocks of B rows are computed in the precision
+    of x; the M x M algebra is float64 always. The posterior is a full Gaussian unless another is given.
+
+    >>> import torch
+    >>> from autogp.kernels import RBF
+    >>> from autogp.likelihoods import Softmax
+    >>> model = SparseGP(RBF(lengthscale=[1.0, 2.0]), Softmax(3), torch.randn(5, 2))
+    >>> model.predict(torch.randn(4, 2)).mean.shape  # class probabilities
+    torch.Size([4, 3])
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        inducing_inputs: Tensor,
+        posterior: GaussianPosterior | MixturePosterior | HeldPosterior | None = None,
+    ):
+        super().__init__()
+        check_points(inducing_inputs=inducing_inputs)
+        z = inducing_inputs.detach().to(torch.float64)
+        z = z[None].clone() if z.ndim == 2 else z.clone()
+        if z.shape[1] == 0:
+            raise ValueError("inducing_inputs must have at least one row")
+        if z.shape[0] not in (1, likelihood.num_latents):
+            raise ValueError(
+                f"inducing_inputs must have shape [M, D] or [{likelihood.num_latents}, M, D] for a likelihood of "
+                f"{likelihood.num_latents} latent functions, got {tuple(inducing_inputs.shape)}"
+            )
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.inducing_inputs = nn.Parameter(z)
+        self.posterior = posterior or GaussianPosterior(likelihood.num_latents, z.shape[1])
+
+    def prepare(self, dtype: torch.dtype = torch.float64) -> Prepared:
+        """Factors of the prior, moments of the posterior, in float64; the jitter suits blocks of precision `dtype`."""
+        factor = self._prior_factor(dtype)
+        eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+        inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
+        return Prepared(factor, inverse, self.posterior.moments(factor))
+
+    def basis(self, x: Tensor, prepared: Prepared) -> tuple[Tensor, Tensor]:
+        """A = L^-1 Kzx [G, M, B] and k(x, x) [G, B], from x [B, D]."""
+        cross = self.kernel.gram(self.inducing_inputs.to(x.dtype), x)
+        return prepared.inverse.to(x.dtype) @ cross, self.kernel.diag(x)
+
+    def marginals(self, x: Tensor, prepared: Prepared | None = None) -> Marginals:
+        """q(f) at each row of x [B, D], with gradients."""
+        self._check(x)
+        prepared = prepared or self.prepare(x.dtype)
+        basis, prior_variance = self.basis(x, prepared)
+        mean, explained = prepared.moments.project(basis)  # [K, Q, B]
+        conditional = prior_variance - basis.square().sum(-2)  # k(x,x) - |L^-1 k|^2, [G, B]
+        floor = torch.finfo(x.dtype).eps * prior_variance.detach()
+        variance = torch.maximum(conditional, floor) + explained
+        return Marginals(prepared.moments.log_weights, mean.mT, variance.mT, (conditional < 0).sum())
+
+    @torch.no_grad()
+    def chunks(self, x: Tensor, chunk_size: int | None = None) -> Iterator[tuple[slice, Marginals]]:
+        """Marginals of any number of rows, a chunk at a time; memory does not grow with the number of rows."""
+        self._check(x)
+        prepared = self.prepare(x.dtype)
+        if chunk_size is None:
+            components, latents, size = prepared.moments.mean.shape
+            chunk_size = max(1, CHUNK_NUMBERS // (components * latents * max(size, 512)))
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
+        for start in range(0, len(x), chunk_size):
+            rows = slice(start, min(start + chunk_size, len(x)))
+            yield rows, self.marginals(x[rows], prepared)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor, chunk_size: int | None = None) -> Prediction:
+        """Mean and variance of y at the rows of x [N, D]; for classes, their probabilities and p (1 - p)."""
+        parts = [
+            self.likelihood.predict(marginals.log_weights, marginals.mean, marginals.variance)
+            for _, marginals in self.chunks(x, chunk_size)
+        ]
+        return Prediction(torch.cat([part.mean for part in parts]), torch.cat([part.variance for part in parts]))
+
+    def joint(self, x: Tensor) -> Joint:
+        """q(f) at the rows of x [R, D] together, with their covariances: b = A'm, Kxx - A'A + A'SA."""
+        self._check(x)
+        prepared = self.prepare(x.dtype)
+        moments = prepared.moments
+        basis, _ = self.basis(x, prepared)
+        mean, _ = moments.project(basis)
+        prior = self.kernel.gram(x, x) - basis.mT @ basis  # [G, R, R]
+        return Joint(moments.log_weights, mean, prior + basis.mT @ moments.covariance().to(x.dtype) @ basis)
+
+    @torch.no_grad()
+    def sample(self, x: Tensor, num_samples: int = 1, generator: torch.Generator | None = None) -> Tensor:
+        """Functions drawn from q, at the rows of x [R, D]: [num_samples, R, Q]."""
+        log_weights, mean, covariance = self.joint(x)
+        factor = safe_cholesky(covariance.to(torch.float64), FIRST_JITTER[x.dtype]).to(x.dtype)  # [K, Q, R, R]
+        component = torch.multinomial(log_weights.exp(), num_samples, replacement=True, generator=generator)
+        shape = (num_samples, *mean.shape[1:], 1)
+        noise = torch.randn(shape, dtype=x.dtype, device=x.device, generator=generator)
+        draws = torch.empty(shape[:-1], dtype=x.dtype, device=x.device)  # [S, Q, R]
+        for k in component.unique():
+            chosen = component == k
+            draws[chosen] = mean[k] + (factor[k] @ noise[chosen]).squeeze(-1)
+        return draws.mT
+
+    def _prior_factor(self, dtype: torch.dtype) -> Tensor:
+        gram = self.kernel.gram(self.inducing_inputs, self.inducing_inputs)
+        if gram.shape[0] not in (1, self.likelihood.num_latents):
+            raise ValueError(
+                f"the kernel has parameters for {gram.shape[0]} latent functions, "
+                f"the likelihood needs 1 (shared) or {self.likelihood.num_latents}"
+            )
+        try:
+            return safe_cholesky(gram, FIRST_JITTER[dtype])
+        except NotPositiveDefiniteError as error:
+            raise NotPositiveDefiniteError(self._explain(error)) from None
+
+    def _check(self, x: Tensor) -> None:
+        check_points(x=x)
+        if x.ndim != 2 or x.shape[1] != self.inducing_inputs.shape[-1]:
+            raise ValueError(f"x must have shape [N, {self.inducing_inputs.shape[-1]}], got {tuple(x.shape)}")
+        if x.dtype not in FIRST_JITTER:
+            raise TypeError(f"x must be float32 or float64, got {x.dtype}")
+        if len(x) == 0:
+            raise ValueError("x must have at least one row")
+
+    def _explain(self, error: NotPositiveDefiniteError) -> str:
+        z = self.inducing_inputs.detach()
+        distance = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist")
+        distance.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
+        _, first, second = torch.unravel_index(distance.argmin(), distance.shape)
+        return (
+            f"{error} (kernel {type(self.kernel).__name__}; the closest inducing inputs, {first.item()} and "
+            f"{second.item()}, are {distance.min().item():.3g} apart). Use fewer inducing inputs, or a kernel with "
+            "shorter lengthscales or smaller parameters."
+        )

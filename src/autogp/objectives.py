@@ -1,0 +1,144 @@
+"""What is optimised: the evidence lower bound, leave-one-out and the predictive density, as plain functions.
+
+`elbo`, `loo` and `predictive` take a model and a batch, and estimate a total over all `num_data` rows in nats: the
+batch's rows are scaled by num_data / B, where B is the batch's true size. Nothing is divided by the number of rows.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from autogp.likelihoods import InfiniteLOOError, Likelihood
+from autogp.model import Marginals, Prepared, SparseGP
+
+__all__ = ["elbo", "expected_log_prob", "leave_one_out", "log_predictive", "loo", "pareto_k", "predictive"]
+
+
+def elbo(
+    model: SparseGP,
+    x: Tensor,
+    y: Tensor,
+    *,
+    num_data: int | None = None,
+    weights: Tensor | None = None,
+    samples: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Evidence lower bound: num_data / B * sum_b weights_b E_q[log p(y_b | f_b)] - KL(q || p), equation 11.
+
+    Exact where the likelihood has a closed form, else by quadrature; with `samples` by as many Monte Carlo samples
+    per row, as in the paper. `num_data` is B unless it is given.
+    """
+    y, marginals, noise, prepared = _prepare(model, x, y, samples, generator)
+    rows = expected_log_prob(model.likelihood, marginals, y, noise)
+    return _total(rows, num_data, weights) - prepared.moments.kl()
+
+
+def loo(
+    model: SparseGP,
+    x: Tensor,
+    y: Tensor,
+    *,
+    num_data: int | None = None,
+    weights: Tensor | None = None,
+    samples: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Leave-one-out: num_data / B * sum_b weights_b log p(y_b | all other rows), equation 17 without its 1 / N.
+
+    Raises InfiniteLOOError where the integral is infinite.
+    """
+    y, marginals, noise, _ = _prepare(model, x, y, samples, generator)
+    return _total(leave_one_out(model.likelihood, marginals, y, noise), num_data, weights)
+
+
+def predictive(
+    model: SparseGP,
+    x: Tensor,
+    y: Tensor,
+    *,
+    num_data: int | None = None,
+    weights: Tensor | None = None,
+    samples: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Log predictive density: num_data / B * sum_b weights_b log E_q[p(y_b | f_b)]."""
+    y, marginals, noise, _ = _prepare(model, x, y, samples, generator)
+    return _total(log_predictive(model.likelihood, marginals, y, noise), num_data, weights)
+
+
+def expected_log_prob(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
+    """sum_k pi_k E_k[log p(y | f)] for each row, [B]; `noise` is [S, K, B, Q]."""
+    values = likelihood.expected_log_prob(marginals.mean, marginals.variance, y, noise)  # [K, B]
+    return (marginals.log_weights.exp().to(values.dtype)[:, None] * values).sum(0)
+
+
+def leave_one_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
+    """-log sum_k pi_k E_k[1 / p(y | f)] for each row, [B]."""
+    values = likelihood.log_expected_inverse_prob(marginals.mean, marginals.variance, y, noise)
+    infinite = torch.isinf(values).any(0)
+    if infinite.any():
+        raise InfiniteLOOError(
+            type(likelihood).__name__,
+            f"at {int(infinite.sum())} of {len(infinite)} rows q(f) is too wide (the first is row "
+            f"{int(infinite.nonzero()[0])}, with variance {marginals.variance[:, infinite].max().item():.3g})",
+        )
+    return -torch.logsumexp(marginals.log_weights.to(values.dtype)[:, None] + values, 0)
+
+
+def log_predictive(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
+    """log sum_k pi_k E_k[p(y | f)] for each row, [B]; its mean over test rows, with the sign turned, is the NLP."""
+    values = likelihood.log_expected_prob(marginals.mean, marginals.variance, y, noise)
+    return torch.logsumexp(marginals.log_weights.to(values.dtype)[:, None] + values, 0)
+
+
+def pareto_k(log_ratios: Tensor) -> Tensor:
+    """Shape k of the Pareto tail of importance ratios [S, ...], for each column: above 0.7 an average is not reliable.
+
+    For leave-one-out by Monte Carlo the log ratios are -log p(y | f_s). Zhang and Stephens' (2009) estimate from the
+    largest min(S / 5, 3 sqrt(S)) ratios, with the weak prior that PSIS uses.
+    """
+    count = log_ratios.shape[0]
+    tail = math.ceil(min(count / 5, 3 * math.sqrt(count)))
+    if tail < 5:
+        raise ValueError(f"log_ratios must hold at least 25 samples, got {count}")
+    ordered = (log_ratios - log_ratios.amax(0)).double().sort(0).values.exp()
+    excess = ordered[-tail:] - ordered[-tail - 1]  # [T, ...]
+    grid = 30 + int(math.sqrt(tail))
+    j = torch.arange(1, grid + 1, dtype=torch.float64, device=excess.device).reshape(-1, *(1,) * (excess.ndim - 1))
+    largest, quartile = excess[-1], excess[int(tail / 4 + 0.5) - 1]
+    theta = 1 / largest + (1 - torch.sqrt(grid / (j - 0.5))) / (3 * quartile)  # [grid, ...]
+    shape = torch.log1p(-theta[:, None] * excess).mean(1)
+    log_likelihood = tail * (torch.log(-theta / shape) - shape - 1)
+    theta = (torch.softmax(log_likelihood, 0) * theta).sum(0)
+    k = torch.log1p(-theta * excess).mean(0)
+    return (tail * k + 5) / (tail + 10)  # ten pseudo-observations at k = 1/2
+
+
+def _prepare(
+    model: SparseGP, x: Tensor, y: Tensor, samples: int | None, generator: torch.Generator | None
+) -> tuple[Tensor, Marginals, Tensor | None, Prepared]:
+    """Checked targets, marginals, noise, and the M x M work behind them."""
+    y = model.likelihood.check_targets(y)
+    if len(y) != len(x):
+        raise ValueError(f"y must have one row per row of x, got {len(y)} and {len(x)}")
+    y = y.to(x.device, x.dtype if y.is_floating_point() else y.dtype)
+    prepared = model.prepare(x.dtype)
+    marginals = model.marginals(x, prepared)
+    if samples is None:
+        return y, marginals, None, prepared
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}")
+    shape = (samples, *marginals.mean.shape)
+    return y, marginals, torch.randn(shape, dtype=x.dtype, device=x.device, generator=generator), prepared
+
+
+def _total(rows: Tensor, num_data: int | None, weights: Tensor | None) -> Tensor:
+    if weights is not None:
+        if weights.shape != rows.shape or not torch.isfinite(weights).all() or (weights < 0).any():
+            raise ValueError(f"weights must be {len(rows)} finite numbers, none negative")
+        rows = rows * weights.to(rows)
+    if num_data is not None and num_data < len(rows):
+        raise ValueError(f"num_data must be at least the size of the batch, {len(rows)}, got {num_data}")
+    return rows.sum() * ((num_data or len(rows)) / len(rows))
