@@ -55,7 +55,7 @@ class Softmax(Likelihood):
         labels = torch.nan_to_num(y, nan=-1.0).to(torch.int64)
         bad = (labels != y) | (labels < 0) | (labels >= self.num_latents)
         if bad.any():
-            row = bad.nonzero()[0, 0].item()
+            row = int(bad.nonzero()[0, 0])
             raise ValueError(
                 f"y must hold integer labels from 0 to {self.num_latents - 1}, got {y[row].item()} at row {row}"
             )
