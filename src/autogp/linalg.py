@@ -1,6 +1,8 @@
 """Factorisations that survive ill-conditioned covariance matrices, and distances that survive large offsets."""
 
 import logging
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -38,7 +40,7 @@ def safe_cholesky(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float
             "values beyond the range of floating point"
         )
     scale = _scale(matrix.detach())
-    unit = matrix / (scale[..., :, None] * scale[..., None, :])
+    unit = matrix / scale[..., :, None] / scale[..., None, :]
     jitter = torch.full(matrix.shape[:-2], first_jitter, dtype=matrix.dtype, device=matrix.device)
     while True:
         factor, info = torch.linalg.cholesky_ex(unit + torch.diag_embed(jitter[..., None].expand_as(scale)))
@@ -59,19 +61,31 @@ def safe_cholesky(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float
 def _scale(matrix: Tensor) -> Tensor:
     """Square roots of the diagonal [..., M]; entries at the level of rounding, or below, count as rounding."""
     diagonal = torch.diagonal(matrix, dim1=-2, dim2=-1)
-    floor = torch.finfo(matrix.dtype).eps * diagonal.mean(-1, keepdim=True).clamp_min(torch.finfo(matrix.dtype).tiny)
-    return torch.maximum(diagonal, floor).sqrt()
+    floor = torch.finfo(matrix.dtype).eps * diagonal.mean(-1, keepdim=True)
+    return torch.maximum(diagonal, floor.clamp_min(torch.finfo(matrix.dtype).tiny)).sqrt()
 
 
 def squared_distance(x: Tensor, z: Tensor) -> Tensor:
     """Squared Euclidean distances [..., N, M] between the rows of x [..., N, D] and of z [..., M, D].
 
-    One matrix product; both sides are centred first, so that a common offset does not eat the precision. Between a
-    tensor and itself (`z is x`) the diagonal is exactly zero.
+    One matrix product; both sides are centred first, so that a common offset does not eat the precision. Pairs so close
+    that half of the digits cancel are summed from their differences: equal rows are at distance 0 exactly.
     """
-    same = z is x
     centre = z.detach().mean(-2, keepdim=True)
-    x, z = x - centre, z - centre
-    squares = x.square().sum(-1)[..., :, None] + z.square().sum(-1)[..., None, :]
-    distance = (squares - 2 * x @ z.mT).clamp_min(0)
-    return distance * (1 - torch.eye(z.shape[-2], dtype=z.dtype, device=z.device)) if same else distance
+    u, v = x - centre, z - centre
+    squares = u.square().sum(-1)[..., :, None] + v.square().sum(-1)[..., None, :]
+    distance = (squares - 2 * u @ v.mT).clamp_min(0)
+    close = (distance.detach() < math.sqrt(torch.finfo(x.dtype).eps) * squares.detach()).nonzero(as_tuple=True)
+    if close[0].numel() == 0:
+        return distance
+    difference = _rows(x, distance.shape[:-1], close[:-1]) - _rows(z, distance.mT.shape[:-1], (*close[:-2], close[-1]))
+    return distance.index_put(close, difference.square().sum(-1))
+
+
+def _rows(x: Tensor, shape: Sequence[int], index: tuple[Tensor, ...]) -> Tensor:
+    """The rows [P, D] at `index` of x [..., N, D], its leading axes broadcast to `shape`.
+
+    By index_select: indexing with tensors has a backward pass that adds in no fixed order.
+    """
+    number = torch.arange(x[..., 0].numel(), device=x.device).reshape(x.shape[:-1]).expand(shape)
+    return x.reshape(-1, x.shape[-1]).index_select(0, number[index])

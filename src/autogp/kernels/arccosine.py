@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from autogp.kernels.base import Kernel, check_points
 from autogp.linalg import squared_distance
@@ -43,10 +45,10 @@ class ArcCosine(Kernel):
         super().__init__()
         if degree not in (0, 1, 2):
             raise ValueError(f"degree must be 0, 1 or 2, got {degree!r}")
-        if not isinstance(depth, int) or depth < 1:
+        if not isinstance(depth, Integral) or depth < 1:
             raise ValueError(f"depth must be a positive integer, got {depth!r}")
-        self.degree = degree
-        self.depth = depth
+        self.degree = int(degree)
+        self.depth = int(depth)
         self.normalize = normalize
         self.log_weight_variance = positive_parameter(weight_variance, "weight_variance", ndim=2)
         self.log_bias = None if isinstance(bias, (int, float)) and bias == 0 else positive_parameter(bias, "bias")
@@ -124,7 +126,10 @@ class _Layer(torch.autograd.Function):
         return value.clamp(0, 2)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+    @once_differentiable  # the slope is a constant to autograd: a second derivative would be wrong in silence
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, None]:
         (slope,) = ctx.saved_tensors
         return grad_outputs[0] * slope, None
 

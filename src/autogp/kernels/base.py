@@ -44,7 +44,7 @@ class Kernel(nn.Module):
 
 
 def check_points(num_features: int | None = None, **points: Tensor) -> None:
-    """Raises an error that names the argument which is not a floating, finite tensor [..., N, D] of one common D.
+    """Raises an error that names the argument at fault: points are finite floating tensors [..., N, D] of one D and dtype.
 
     A kernel with one parameter per input passes their number; `None` or 1 admits any D.
     """
@@ -56,8 +56,13 @@ def check_points(num_features: int | None = None, **points: Tensor) -> None:
             raise ValueError(f"{name} must have shape [N, D] or [G, N, D], got {tuple(x.shape)}")
         if num_features not in (None, 1, x.shape[-1]):
             raise ValueError(f"{name} has {x.shape[-1]} columns, but the kernel has parameters for {num_features}")
-        num_features = x.shape[-1] if num_features in (None, 1) and x.shape[-1] != 1 else num_features
         # A sum is one pass without a temporary; only if it is not finite is the culprit looked for.
         if not math.isfinite(x.detach().sum().item()) and not torch.isfinite(x).all():
             where = (~torch.isfinite(x)).nonzero()[0].tolist()
             raise ValueError(f"{name} contains NaN or infinity, first at row {where[-2]}, column {where[-1]}")
+    (first, x), *others = points.items()
+    for name, z in others:
+        if z.shape[-1] != x.shape[-1]:
+            raise ValueError(f"{first} and {name} must have the same columns, got {x.shape[-1]} and {z.shape[-1]}")
+        if z.dtype != x.dtype:
+            raise TypeError(f"{first} and {name} must have the same dtype, got {x.dtype} and {z.dtype}")

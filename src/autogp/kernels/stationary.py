@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from autogp.kernels.base import Kernel, check_points
 from autogp.linalg import squared_distance
@@ -105,6 +106,9 @@ class _Matern(torch.autograd.Function):
         return value
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+    @once_differentiable  # the slope is a constant to autograd: a second derivative would be wrong in silence
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, None]:
         (slope,) = ctx.saved_tensors
         return grad_outputs[0] * slope, None
