@@ -1,0 +1,1 @@
+"""Training: the loop, its phases and its checkpoints."""
