@@ -44,7 +44,7 @@ class Kernel(nn.Module):
 
 
 def check_points(num_features: int | None = None, **points: Tensor) -> None:
-    """Raises an error that names the argument at fault: points are finite floating tensors [..., N, D] of one D and dtype.
+    """Raises an error that names the argument which is not a finite floating tensor [..., N, D] of one D and dtype.
 
     A kernel with one parameter per input passes their number; `None` or 1 admits any D.
     """
