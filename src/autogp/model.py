@@ -48,6 +48,9 @@ class SparseGP(nn.Module):
     `inducing_inputs` are [M, D], shared by all latents, or [Q, M, D]. Blocks of B rows are computed in the precision
     of x; the M x M algebra is float64 always. The posterior is a full Gaussian unless another is given.
 
+    The precision of `inducing_inputs` as given decides the jitter on Kzz for good, because q(v) means something only
+    beside the L that it was learnt with: float32 rows of a model built in float64 are computed in float64.
+
     >>> import torch
     >>> from autogp.kernels import RBF
     >>> from autogp.likelihoods import Softmax
@@ -55,6 +58,8 @@ class SparseGP(nn.Module):
     >>> model.predict(torch.randn(4, 2)).mean.shape  # class probabilities
     torch.Size([4, 3])
     """
+
+    jitter: Tensor  # relative to the diagonal of Kzz; where the ladder starts
 
     def __init__(
         self,
@@ -67,27 +72,44 @@ class SparseGP(nn.Module):
         check_points(inducing_inputs=inducing_inputs)
         z = inducing_inputs.detach().to(torch.float64)
         z = z[None].clone() if z.ndim == 2 else z.clone()
-        if z.shape[1] == 0:
-            raise ValueError("inducing_inputs must have at least one row")
+        if 0 in z.shape:
+            raise ValueError(f"inducing_inputs must have rows and columns, got shape {tuple(inducing_inputs.shape)}")
         if z.shape[0] not in (1, likelihood.num_latents):
             raise ValueError(
                 f"inducing_inputs must have shape [M, D] or [{likelihood.num_latents}, M, D] for a likelihood of "
                 f"{likelihood.num_latents} latent functions, got {tuple(inducing_inputs.shape)}"
             )
+        groups = kernel.gram(z[:1, :1], z[:1, :1]).shape[0]
+        if groups not in (1, likelihood.num_latents):
+            raise ValueError(
+                f"the kernel has parameters for {groups} latent functions, "
+                f"the likelihood needs 1 (shared) or {likelihood.num_latents}"
+            )
         self.kernel = kernel
         self.likelihood = likelihood
         self.inducing_inputs = nn.Parameter(z)
+        jitter = FIRST_JITTER.get(inducing_inputs.dtype, FIRST_JITTER[torch.float32])
+        self.register_buffer("jitter", torch.tensor(jitter, dtype=torch.float64))
         self.posterior = posterior or GaussianPosterior(likelihood.num_latents, z.shape[1])
 
     def prepare(self, dtype: torch.dtype = torch.float64) -> Prepared:
-        """Factors of the prior, moments of the posterior, in float64; the jitter suits blocks of precision `dtype`."""
-        factor = self._prior_factor(dtype)
+        """Factors of the prior and moments of the posterior, in float64, for rows of precision `dtype`."""
+        if dtype not in FIRST_JITTER:
+            raise TypeError(f"x must be float32 or float64, got {dtype}")
+        factor = self._prior_factor()
         eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
-        return Prepared(factor, inverse, self.posterior.moments(factor))
+        moments = self.posterior.moments(factor)
+        if moments.mean.shape[1:] != (self.likelihood.num_latents, factor.shape[-1]):
+            raise ValueError(
+                f"the posterior is over {moments.mean.shape[1]} latent functions at {moments.mean.shape[2]} inducing "
+                f"inputs, the model has {self.likelihood.num_latents} and {factor.shape[-1]}"
+            )
+        return Prepared(factor, inverse, moments)
 
     def basis(self, x: Tensor, prepared: Prepared) -> tuple[Tensor, Tensor]:
         """A = L^-1 Kzx [G, M, B] and k(x, x) [G, B], from x [B, D]."""
+        x = self._promote(x)
         cross = self.kernel.gram(self.inducing_inputs.to(x.dtype), x)
         return prepared.inverse.to(x.dtype) @ cross, self.kernel.diag(x)
 
@@ -98,7 +120,7 @@ class SparseGP(nn.Module):
         basis, prior_variance = self.basis(x, prepared)
         mean, explained = prepared.moments.project(basis)  # [K, Q, B]
         conditional = prior_variance - basis.square().sum(-2)  # k(x,x) - |L^-1 k|^2, [G, B]
-        floor = torch.finfo(x.dtype).eps * prior_variance.detach()
+        floor = torch.finfo(basis.dtype).eps * prior_variance.detach()
         variance = torch.maximum(conditional, floor) + explained
         return Marginals(prepared.moments.log_weights, mean.mT, variance.mT, (conditional < 0).sum())
 
@@ -109,7 +131,7 @@ class SparseGP(nn.Module):
         prepared = self.prepare(x.dtype)
         if chunk_size is None:
             components, latents, size = prepared.moments.mean.shape
-            chunk_size = max(1, CHUNK_NUMBERS // (components * latents * max(size, 512)))
+            chunk_size = max(1, CHUNK_NUMBERS // (components * latents * max(size, x.shape[1], 512)))
         if chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
         for start in range(0, len(x), chunk_size):
@@ -132,14 +154,17 @@ class SparseGP(nn.Module):
         moments = prepared.moments
         basis, _ = self.basis(x, prepared)
         mean, _ = moments.project(basis)
+        x = self._promote(x)
         prior = self.kernel.gram(x, x) - basis.mT @ basis  # [G, R, R]
         return Joint(moments.log_weights, mean, prior + basis.mT @ moments.covariance().to(x.dtype) @ basis)
 
     @torch.no_grad()
     def sample(self, x: Tensor, num_samples: int = 1, generator: torch.Generator | None = None) -> Tensor:
         """Functions drawn from q, at the rows of x [R, D]: [num_samples, R, Q]."""
-        log_weights, mean, covariance = self.joint(x)
-        factor = safe_cholesky(covariance.to(torch.float64), FIRST_JITTER[x.dtype]).to(x.dtype)  # [K, Q, R, R]
+        self._check(x)
+        # In float64: the rounding of float32 can be larger than what the data have left of the variance.
+        log_weights, mean, covariance = self.joint(x.to(torch.float64))
+        factor, mean = safe_cholesky(covariance).to(x.dtype), mean.to(x.dtype)  # [K, Q, R, R], [K, Q, R]
         component = torch.multinomial(log_weights.exp(), num_samples, replacement=True, generator=generator)
         shape = (num_samples, *mean.shape[1:], 1)
         noise = torch.randn(shape, dtype=x.dtype, device=x.device, generator=generator)
@@ -149,15 +174,14 @@ class SparseGP(nn.Module):
             draws[chosen] = mean[k] + (factor[k] @ noise[chosen]).squeeze(-1)
         return draws.mT
 
-    def _prior_factor(self, dtype: torch.dtype) -> Tensor:
+    def _promote(self, x: Tensor) -> Tensor:
+        """x in the precision of its block: its own, unless L^-1 would magnify its rounding."""
+        return x.to(torch.float64) if FIRST_JITTER[x.dtype] > self.jitter else x
+
+    def _prior_factor(self) -> Tensor:
         gram = self.kernel.gram(self.inducing_inputs, self.inducing_inputs)
-        if gram.shape[0] not in (1, self.likelihood.num_latents):
-            raise ValueError(
-                f"the kernel has parameters for {gram.shape[0]} latent functions, "
-                f"the likelihood needs 1 (shared) or {self.likelihood.num_latents}"
-            )
         try:
-            return safe_cholesky(gram, FIRST_JITTER[dtype])
+            return safe_cholesky(gram, self.jitter.item())
         except NotPositiveDefiniteError as error:
             raise NotPositiveDefiniteError(self._explain(error)) from None
 

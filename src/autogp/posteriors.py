@@ -1,41 +1,44 @@
 """Approximate posteriors over the whitened inducing values v = L^-1 u, whose prior is N(0, I)."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GaussianPosterior", "HeldPosterior", "MixturePosterior", "Moments"]
+__all__ = [
+    "DenseMoments",
+    "DiagonalMoments",
+    "GaussianPosterior",
+    "HeldMoments",
+    "HeldPosterior",
+    "MixturePosterior",
+    "Moments",
+]
 
 
 @dataclass(frozen=True)
-class Moments:
-    """A mixture of K Gaussians over v, independent between the Q latents: sum_k pi_k prod_q N(mean_kq, S_kq).
-
-    `root` is any R with S = R R'; for diagonal covariances only R's diagonal is kept.
-    """
+class Moments(ABC):
+    """A mixture of K Gaussians over v, independent between the Q latents: sum_k pi_k prod_q N(mean_kq, S_kq)."""
 
     log_weights: Tensor  # [K]
     mean: Tensor  # [K, Q, M]
-    root: Tensor  # [K, Q, M, M], or [K, Q, M] where S is diagonal
     log_det: Tensor  # log |S|, [K, Q]
 
-    @property
-    def diagonal(self) -> bool:
-        return self.root.ndim == 3
+    @abstractmethod
+    def covariance(self) -> Tensor:
+        """S, [K, Q, M, M]."""
 
-    def covariance(self) -> Tensor:  # [K, Q, M, M]
-        return torch.diag_embed(self.root.square()) if self.diagonal else self.root @ self.root.mT
+    @abstractmethod
+    def quadratic(self, basis: Tensor) -> Tensor:
+        """diag(A' S A) [K, Q, B] for a basis A [G, M, B] with G = 1 or Q."""
 
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         """A' mean and diag(A' S A), both [K, Q, B], for a basis A [G, M, B] with G = 1 or Q."""
-        mean, root = self.mean.to(basis.dtype), self.root.to(basis.dtype)
-        if self.diagonal:
-            return _apply(mean[..., None, :], basis).squeeze(-2), _apply(
-                root.square()[..., None, :], basis.square()
-            ).squeeze(-2)
-        return _apply(mean[..., None, :], basis).squeeze(-2), _apply(root.mT, basis).square().sum(-2)
+        mean = self.mean.to(basis.dtype)
+        return _apply(mean[..., None, :], basis).squeeze(-2), self.quadratic(basis)
 
     def kl(self) -> Tensor:
         """KL(q || N(0, I)): exact for one component, else the smaller of two upper bounds.
@@ -45,9 +48,8 @@ class Moments:
         """
         weights = self.log_weights.exp()
         size = self.mean.shape[-1]
-        trace = self.root.square().flatten(2).sum(-1)  # [K, Q]
-        # E_k[-2 log p(v)] without its constant
-        cross = trace + self.mean.square().sum(-1)
+        # E_k[-2 log p(v)] without its constant, [K, Q]
+        cross = self._trace() + self.mean.square().sum(-1)
         convexity = 0.5 * (weights * (cross - size - self.log_det).sum(-1)).sum()
         if len(weights) == 1:
             return convexity
@@ -55,18 +57,83 @@ class Moments:
         overlap = torch.logsumexp(self.log_weights + self._log_overlaps(), -1)  # [K]
         return torch.minimum(convexity, (weights * overlap).sum() + cross_entropy)
 
+    def _trace(self) -> Tensor:
+        """tr S, [K, Q]."""
+        return torch.diagonal(self.covariance(), dim1=-2, dim2=-1).sum(-1)
+
     def _log_overlaps(self) -> Tensor:
         """log N(m_k; m_l, S_k + S_l), summed over the latents, [K, K]."""
         difference = self.mean[:, None] - self.mean[None]  # [K, K, Q, M]
-        if self.diagonal:
-            total = self.root.square()[:, None] + self.root.square()[None]
-            mahalanobis, log_det = (difference.square() / total).sum(-1), total.log().sum(-1)
-        else:
-            covariance = self.covariance()
-            factor = torch.linalg.cholesky(covariance[:, None] + covariance[None])
-            solved = torch.linalg.solve_triangular(factor, difference[..., None], upper=False)
-            mahalanobis, log_det = solved.square().sum((-2, -1)), _log_det(factor)
-        return -0.5 * (mahalanobis + log_det + difference.shape[-1] * math.log(2 * math.pi)).sum(-1)
+        covariance = self.covariance()
+        factor = torch.linalg.cholesky(covariance[:, None] + covariance[None])
+        solved = torch.linalg.solve_triangular(factor, difference[..., None], upper=False)
+        mahalanobis = solved.square().sum((-2, -1))
+        return -0.5 * (mahalanobis + _log_det(factor) + difference.shape[-1] * math.log(2 * math.pi)).sum(-1)
+
+
+@dataclass(frozen=True)
+class RootMoments(Moments):
+    """Covariances by a root R, S = R R', for gradients with respect to R."""
+
+    root: Tensor  # [K, Q, M, M]
+
+    def covariance(self) -> Tensor:
+        return self.root @ self.root.mT
+
+    def quadratic(self, basis: Tensor) -> Tensor:
+        return _apply(self.root.mT.to(basis.dtype), basis).square().sum(-2)
+
+    def _trace(self) -> Tensor:
+        return self.root.square().sum((-2, -1))
+
+
+@dataclass(frozen=True)
+class DiagonalMoments(Moments):
+    """Diagonal covariances."""
+
+    variance: Tensor  # [K, Q, M]
+
+    def covariance(self) -> Tensor:
+        return torch.diag_embed(self.variance)
+
+    def quadratic(self, basis: Tensor) -> Tensor:
+        return _apply(self.variance[..., None, :].to(basis.dtype), basis.square()).squeeze(-2)
+
+    def _log_overlaps(self) -> Tensor:
+        difference = self.mean[:, None] - self.mean[None]
+        total = self.variance[:, None] + self.variance[None]
+        return -0.5 * (difference.square() / total + (2 * math.pi * total).log()).sum((-2, -1))
+
+
+@dataclass(frozen=True)
+class DenseMoments(Moments):
+    """Covariances as they are, constants: gradients flow to the basis alone, and S A is computed once for both ways."""
+
+    dense: Tensor  # S, [K, Q, M, M]
+
+    def covariance(self) -> Tensor:
+        return self.dense
+
+    def quadratic(self, basis: Tensor) -> Tensor:
+        return _QuadraticForm.apply(basis, self.dense.to(basis.dtype))
+
+
+@dataclass(frozen=True)
+class HeldMoments(DenseMoments):
+    """q(u) = N(m_u, S_u) held fixed: q(v) follows through v = L^-1 u. The fields are those of u."""
+
+    prior_inverse: Tensor  # L^-1, [G, M, M]
+
+    def covariance(self) -> Tensor:
+        return self.prior_inverse @ self.dense @ self.prior_inverse.mT
+
+    def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        return super().project(self.prior_inverse.mT.to(basis.dtype) @ basis)  # Kzz^-1 Kzx
+
+    def kl(self) -> Tensor:
+        mean = (self.prior_inverse @ self.mean[..., None]).squeeze(-1)
+        log_det = self.log_det + _log_det(self.prior_inverse)
+        return DenseMoments(self.log_weights, mean, log_det, self.covariance()).kl()
 
 
 class GaussianPosterior(nn.Module):
@@ -81,14 +148,11 @@ class GaussianPosterior(nn.Module):
         self.register_buffer("precision", eye.repeat(num_latents, 1, 1))
         self.register_buffer("shift", torch.zeros(num_latents, num_inducing, dtype=torch.float64))
 
-    def moments(self, prior_factor: Tensor | None = None) -> Moments:
-        """Mean, root and determinant; the prior's factor L plays no part in whitened coordinates."""
+    def moments(self, prior_inverse: Tensor) -> DenseMoments:
         factor = torch.linalg.cholesky(self.precision)
-        eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-        inverse = torch.linalg.solve_triangular(factor, eye, upper=False)  # C^-1, so S = C^-T C^-1
-        root = inverse.mT
-        mean = (root @ (inverse @ self.shift[..., None])).squeeze(-1)
-        return Moments(self.shift.new_zeros(1), mean[None], root[None], -_log_det(factor)[None])
+        covariance = torch.cholesky_inverse(factor)
+        mean = (covariance @ self.shift[..., None]).squeeze(-1)
+        return DenseMoments(self.shift.new_zeros(1), mean[None], -_log_det(factor)[None], covariance[None])
 
     @torch.no_grad()
     def natural_step(
@@ -107,17 +171,12 @@ class GaussianPosterior(nn.Module):
         weights = torch.as_tensor(weights, dtype=basis.dtype, device=basis.device)
         curvature = (-2 * beta).clamp_min(0).mT * weights  # [Q, B]
         slope = alpha.mT * weights + curvature * mean.mT
-        if basis.shape[0] == 1:  # one product instead of Q
-            size = basis.shape[1]
-            product = ((basis * curvature[:, None]).flatten(0, 1) @ basis[0].mT).unflatten(0, (-1, size))
-            shift = slope @ basis[0].mT
-        else:
-            product = (basis * curvature[:, None]) @ basis.mT
-            shift = (basis @ slope[..., None]).squeeze(-1)
-        target = product.to(self.precision.dtype)
-        target.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        self.precision.lerp_(0.5 * (target + target.mT), rate)
-        self.shift.lerp_(shift.to(self.shift.dtype), rate)
+        for q in range(len(self.precision)):  # one latent at a time: its block stays in the cache
+            block = basis[q % len(basis)]
+            product = ((block * curvature[q]) @ block.mT).to(self.precision.dtype)
+            product.diagonal().add_(1.0)
+            self.precision[q].lerp_(0.5 * (product + product.mT), rate)
+            self.shift[q].lerp_((block @ slope[q]).to(self.shift.dtype), rate)
 
 
 class MixturePosterior(nn.Module):
@@ -126,7 +185,7 @@ class MixturePosterior(nn.Module):
     Starts at m = 0, S = I, pi = 1 / K. Components that start equal stay equal, so for K > 1 the means start at random,
     with standard deviation `spread`.
 
-    >>> MixturePosterior(num_latents=3, num_inducing=5, num_components=2).moments().mean.shape
+    >>> MixturePosterior(num_latents=3, num_inducing=5, num_components=2).mean.shape
     torch.Size([2, 3, 5])
     """
 
@@ -148,10 +207,12 @@ class MixturePosterior(nn.Module):
         self.log_scale = nn.Parameter(torch.zeros(shape, dtype=torch.float64))  # log of the diagonal of the root
         self.lower = None if diagonal else nn.Parameter(torch.zeros(*shape, num_inducing, dtype=torch.float64))
 
-    def moments(self, prior_factor: Tensor | None = None) -> Moments:
-        scale = self.log_scale.exp()
-        root = scale if self.lower is None else torch.diag_embed(scale) + self.lower.tril(-1)
-        return Moments(torch.log_softmax(self.logits, 0), self.mean, root, 2 * self.log_scale.sum(-1))
+    def moments(self, prior_inverse: Tensor) -> Moments:
+        log_weights, log_det = torch.log_softmax(self.logits, 0), 2 * self.log_scale.sum(-1)
+        if self.lower is None:
+            return DiagonalMoments(log_weights, self.mean, log_det, (2 * self.log_scale).exp())
+        root = torch.diag_embed(self.log_scale.exp()) + self.lower.tril(-1)
+        return RootMoments(log_weights, self.mean, log_det, root)
 
 
 class HeldPosterior(nn.Module):
@@ -160,23 +221,50 @@ class HeldPosterior(nn.Module):
     Leave-one-out learning holds q(u), as the paper does; holding q(v) gives up what it gains.
     """
 
-    log_weights: Tensor
-    mean: Tensor
-    root: Tensor
-    log_det: Tensor
+    log_weights: Tensor  # [K]
+    mean: Tensor  # L m, [K, Q, M]
+    log_det: Tensor  # log |L S L'|, [K, Q]
+    covariance: Tensor  # L S L', [K, Q, M, M]
 
     def __init__(self, moments: Moments, prior_factor: Tensor):
         super().__init__()
-        root = torch.diag_embed(moments.root) if moments.diagonal else moments.root
         self.register_buffer("log_weights", moments.log_weights.detach())
-        self.register_buffer("mean", (prior_factor @ moments.mean[..., None]).squeeze(-1).detach())  # L m
-        self.register_buffer("root", (prior_factor @ root).detach())  # L R
+        self.register_buffer("mean", (prior_factor @ moments.mean[..., None]).squeeze(-1).detach())
         self.register_buffer("log_det", (moments.log_det + _log_det(prior_factor)).detach())
+        self.register_buffer("covariance", (prior_factor @ moments.covariance() @ prior_factor.mT).detach())
 
-    def moments(self, prior_factor: Tensor) -> Moments:
-        mean = torch.linalg.solve_triangular(prior_factor, self.mean[..., None], upper=False).squeeze(-1)
-        root = torch.linalg.solve_triangular(prior_factor, self.root, upper=False)
-        return Moments(self.log_weights, mean, root, self.log_det - _log_det(prior_factor))
+    def moments(self, prior_inverse: Tensor) -> HeldMoments:
+        return HeldMoments(self.log_weights, self.mean, self.log_det, self.covariance, prior_inverse)
+
+
+class _QuadraticForm(torch.autograd.Function):
+    """diag(A' S A) [K, Q, B] for a constant S: S A serves the value and its gradient, 2 S A."""
+
+    @staticmethod
+    def forward(ctx: Any, basis: Tensor, covariance: Tensor) -> Tensor:
+        components, latents = covariance.shape[:2]
+        value = basis.new_empty(components, latents, basis.shape[-1])
+        products = []
+        for k in range(components):
+            for q in range(latents):  # one latent at a time: its block stays in the cache
+                block = basis[q % len(basis)]
+                product = covariance[k, q] @ block
+                torch.sum(product * block, 0, out=value[k, q])
+                products.append(product)
+        ctx.save_for_backward(*products)
+        ctx.groups = len(basis)
+        return value.clamp_min_(0)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        products = ctx.saved_tensors
+        weights = 2 * grad_outputs[0]  # [K, Q, B]
+        latents = weights.shape[1]
+        gradient = weights.new_zeros(ctx.groups, *products[0].shape)
+        for i, product in enumerate(products):
+            k, q = divmod(i, latents)
+            gradient[q % ctx.groups].addcmul_(product, weights[k, q])
+        return gradient, None
 
 
 def _log_det(factor: Tensor) -> Tensor:
