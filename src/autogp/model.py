@@ -12,7 +12,7 @@ from autogp.likelihoods import Likelihood, Prediction
 from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky
 from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior, Moments
 
-__all__ = ["Joint", "Marginals", "Prepared", "SparseGP"]
+__all__ = ["Joint", "Marginals", "Prepared", "SparseGP", "condition"]
 
 CHUNK_NUMBERS = 2**24  # numbers in the largest temporary of a prediction: 64 MiB in float32
 
@@ -204,3 +204,12 @@ class SparseGP(nn.Module):
             f"{second.item()}, are {distance.min().item():.3g} apart). Use fewer inducing inputs, or a kernel with "
             "shorter lengthscales or smaller parameters."
         )
+
+
+def condition(basis: Tensor, prior_variance: Tensor, moments: Moments) -> Marginals:
+    """q(f) from the basis A [G, M, B], k(x, x) [G, B] and q(v): mean A'm, variance k - |A|^2 + A'SA."""
+    mean, explained = moments.project(basis)  # [K, Q, B]
+    conditional = prior_variance - basis.square().sum(-2)  # [G, B]
+    floor = torch.finfo(basis.dtype).eps * prior_variance.detach()
+    variance = torch.maximum(conditional, floor) + explained
+    return Marginals(moments.log_weights, mean.mT, variance.mT, (conditional < 0).sum())

@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor
 
+from autogp.kernels.base import check_points
 from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.model import Marginals, Prepared, SparseGP
 
@@ -102,9 +103,10 @@ def pareto_k(log_ratios: Tensor) -> Tensor:
     count = log_ratios.shape[0]
     tail = math.ceil(min(count / 5, 3 * math.sqrt(count)))
     if tail < 5:
-        raise ValueError(f"log_ratios must hold at least 25 samples, got {count}")
-    ordered = (log_ratios - log_ratios.amax(0)).double().sort(0).values.exp()
-    excess = ordered[-tail:] - ordered[-tail - 1]  # [T, ...]
+        raise ValueError(f"log_ratios must hold at least 21 samples, got {count}")
+    log_ratios = log_ratios.double()
+    ordered = (log_ratios - log_ratios.amax(0)).sort(0).values.exp()
+    excess = (ordered[-tail:] - ordered[-tail - 1]).clamp_min(1e-300)  # [T, ...]; equal ratios would divide by 0
     grid = 30 + int(math.sqrt(tail))
     j = torch.arange(1, grid + 1, dtype=torch.float64, device=excess.device).reshape(-1, *(1,) * (excess.ndim - 1))
     largest, quartile = excess[-1], excess[int(tail / 4 + 0.5) - 1]
@@ -113,13 +115,15 @@ def pareto_k(log_ratios: Tensor) -> Tensor:
     log_likelihood = tail * (torch.log(-theta / shape) - shape - 1)
     theta = (torch.softmax(log_likelihood, 0) * theta).sum(0)
     k = torch.log1p(-theta * excess).mean(0)
-    return (tail * k + 5) / (tail + 10)  # ten pseudo-observations at k = 1/2
+    k = (tail * k + 5) / (tail + 10)  # ten pseudo-observations at k = 1/2
+    return torch.nan_to_num(k, nan=math.inf)  # a ratio that is infinite
 
 
 def _prepare(
     model: SparseGP, x: Tensor, y: Tensor, samples: int | None, generator: torch.Generator | None
 ) -> tuple[Tensor, Marginals, Tensor | None, Prepared]:
     """Checked targets, marginals, noise, and the M x M work behind them."""
+    check_points(x=x)
     y = model.likelihood.check_targets(y)
     if len(y) != len(x):
         raise ValueError(f"y must have one row per row of x, got {len(y)} and {len(x)}")
