@@ -99,7 +99,7 @@ class SparseGP(nn.Module):
         factor = self._prior_factor()
         eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
-        moments = self.posterior.moments(factor)
+        moments = self.posterior.moments(inverse)
         if moments.mean.shape[1:] != (self.likelihood.num_latents, factor.shape[-1]):
             raise ValueError(
                 f"the posterior is over {moments.mean.shape[1]} latent functions at {moments.mean.shape[2]} inducing "
