@@ -29,15 +29,14 @@ LAYERS = [
     "cli",
 ]
 MATHEMATICS = LAYERS[: LAYERS.index("objectives") + 1]
-ALLOWED_IN_MATHEMATICS = {
-    "autogp",
-    "torch",
-    "numpy",
-    "math",
+ALLOWED_IN_MATHEMATICS = {"autogp", "torch", "numpy"} | {
+    "abc",
     "collections",
     "dataclasses",
     "functools",
     "logging",
+    "math",
+    "numbers",
     "typing",
 }
 ROOT = Path(autogp.__file__).parent

@@ -127,13 +127,15 @@ class HeldMoments(DenseMoments):
     def covariance(self) -> Tensor:
         return self.prior_inverse @ self.dense @ self.prior_inverse.mT
 
+    def whitened_mean(self) -> Tensor:  # L^-1 m_u, [K, Q, M]
+        return (self.prior_inverse @ self.mean[..., None]).squeeze(-1)
+
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         return super().project(self.prior_inverse.mT.to(basis.dtype) @ basis)  # Kzz^-1 Kzx
 
     def kl(self) -> Tensor:
-        mean = (self.prior_inverse @ self.mean[..., None]).squeeze(-1)
         log_det = self.log_det + _log_det(self.prior_inverse)
-        return DenseMoments(self.log_weights, mean, log_det, self.covariance()).kl()
+        return DenseMoments(self.log_weights, self.whitened_mean(), log_det, self.covariance()).kl()
 
 
 class GaussianPosterior(nn.Module):
@@ -147,6 +149,12 @@ class GaussianPosterior(nn.Module):
         eye = torch.eye(num_inducing, dtype=torch.float64)
         self.register_buffer("precision", eye.repeat(num_latents, 1, 1))
         self.register_buffer("shift", torch.zeros(num_latents, num_inducing, dtype=torch.float64))
+
+    @torch.no_grad()
+    def set_moments(self, mean: Tensor, covariance: Tensor) -> None:
+        """q(v) = N(mean, covariance), from [1, Q, M] and [1, Q, M, M]."""
+        self.precision.copy_(torch.cholesky_inverse(torch.linalg.cholesky(covariance[0])))
+        self.shift.copy_((self.precision @ mean[0][..., None]).squeeze(-1))
 
     def moments(self, prior_inverse: Tensor) -> DenseMoments:
         factor = torch.linalg.cholesky(self.precision)
@@ -206,6 +214,17 @@ class MixturePosterior(nn.Module):
         self.mean = nn.Parameter(start)
         self.log_scale = nn.Parameter(torch.zeros(shape, dtype=torch.float64))  # log of the diagonal of the root
         self.lower = None if diagonal else nn.Parameter(torch.zeros(*shape, num_inducing, dtype=torch.float64))
+
+    @torch.no_grad()
+    def set_moments(self, mean: Tensor, covariance: Tensor) -> None:
+        """Components N(mean, covariance), from [K, Q, M] and [K, Q, M, M]; a diagonal posterior takes the diagonals."""
+        self.mean.copy_(mean)
+        if self.lower is None:
+            self.log_scale.copy_(0.5 * torch.diagonal(covariance, dim1=-2, dim2=-1).log())
+        else:
+            root = torch.linalg.cholesky(covariance)
+            self.log_scale.copy_(torch.diagonal(root, dim1=-2, dim2=-1).log())
+            self.lower.copy_(root.tril(-1))
 
     def moments(self, prior_inverse: Tensor) -> Moments:
         log_weights, log_det = torch.log_softmax(self.logits, 0), 2 * self.log_scale.sum(-1)

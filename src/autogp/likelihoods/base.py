@@ -1,6 +1,7 @@
 """What every likelihood is: log p(y | f), from which all expectations under a Gaussian q(f) follow."""
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,13 +14,17 @@ __all__ = [
     "InfiniteLOOError",
     "Likelihood",
     "Prediction",
+    "align",
     "check_real_targets",
     "gauss_hermite",
+    "log_expectation",
     "normal_nodes",
+    "trapezoid",
 ]
 
 HERMITE_NODES = 20  # exact for polynomials of degree 39
 SOBOL_NODES = 512
+REACH = 8.5  # standard deviations at which a Gaussian has fallen by exp(-36)
 
 
 class InfiniteLOOError(ArithmeticError):
@@ -56,6 +61,16 @@ class Likelihood(nn.Module):
     """
 
     num_latents: int = 1
+
+    @property
+    def sampled(self) -> frozenset[str]:
+        """Which of "elbo", "loo" and "predictive" have no exact or nearly exact rule, so that training samples them."""
+        return frozenset() if self.num_latents == 1 else frozenset({"elbo", "loo", "predictive"})
+
+    @property
+    def finite_loo(self) -> bool:
+        """Whether E_q[1 / p(y | f)] is finite for every Gaussian q."""
+        return False
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """log p(y | f): [..., B] from f [..., B, Q] and y [B, ...]."""
@@ -99,9 +114,9 @@ class Likelihood(nn.Module):
             f = (mean + variance.sqrt() * noise).detach().requires_grad_()
             (slope,) = torch.autograd.grad(self.log_prob(f, y).sum(), f, create_graph=True)
             curvature = torch.zeros_like(slope)
-            if slope.requires_grad:  # else log p is linear in f
+            if slope.requires_grad:  # else log p is linear in f, as it may be through a parameter too
                 for q in range(f.shape[-1]):
-                    (row,) = torch.autograd.grad(slope[..., q].sum(), f, retain_graph=True)
+                    (row,) = torch.autograd.grad(slope[..., q].sum(), f, retain_graph=True, materialize_grads=True)
                     curvature[..., q] = row[..., q]
         return slope.detach().mean(0), 0.5 * curvature.mean(0)
 
@@ -126,7 +141,7 @@ class Likelihood(nn.Module):
 
     def _nodes(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """Points [H, 1, ..., Q] and log weights [H, 1, ..., 1] of the default rule for a standard normal."""
-        return _align(gauss_hermite() if self.num_latents == 1 else normal_nodes(self.num_latents), mean)
+        return align(gauss_hermite() if self.num_latents == 1 else normal_nodes(self.num_latents), mean)
 
     def _values(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """log p at the points of the rule [H, ..., B], and the points' log weights."""
@@ -149,6 +164,10 @@ class Elementwise(Likelihood):
         if not isinstance(num_outputs, int) or num_outputs < 1:
             raise ValueError(f"num_outputs must be a positive integer, got {num_outputs!r}")
         self.num_latents = num_outputs
+
+    @property
+    def sampled(self) -> frozenset[str]:
+        return frozenset()
 
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
         """log p(y_p | f_p) for each output: [..., B, P] from f [..., B, P] and y [B, P]."""
@@ -190,7 +209,7 @@ class Elementwise(Likelihood):
         return self._sum(self.log_expected_inverse_density, y, mean, variance)
 
     def _nodes(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        return _align(gauss_hermite(), mean)  # one rule for each output by itself
+        return align(gauss_hermite(), mean)  # one rule for each output by itself
 
     def _sum(self, function, y: Tensor, *latents: Tensor) -> Tensor:
         """Sum of a function of (latents, y) over the outputs that are there."""
@@ -218,11 +237,40 @@ def normal_nodes(num_latents: int, num_nodes: int = SOBOL_NODES) -> tuple[Tensor
     return nodes, torch.full((num_nodes,), -math.log(num_nodes), dtype=torch.float64)
 
 
-def _align(rule: tuple[Tensor, Tensor], mean: Tensor) -> tuple[Tensor, Tensor]:
+def align(rule: tuple[Tensor, Tensor], mean: Tensor) -> tuple[Tensor, Tensor]:
     """The points [H, Q] and log weights [H] of a rule, shaped to broadcast with mean [..., B, Q] from the left."""
     nodes, log_weights = rule
     ones = (1,) * (mean.ndim - 1)
     return nodes.to(mean).reshape(-1, *ones, nodes.shape[-1]), log_weights.to(mean).reshape(-1, *ones, 1)
+
+
+def trapezoid(low: Tensor, high: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Equidistant points [H, ...] from low to high, and their distance [...].
+
+    The plain sum of an analytic integrand that has died away at both ends converges exponentially. The points are not
+    differentiated: the integral does not depend on them.
+    """
+    low, high = low.detach(), high.detach()
+    steps = torch.linspace(0, 1, num_nodes, dtype=low.dtype, device=low.device).reshape(-1, *(1,) * low.ndim)
+    return low + (high - low) * steps, (high - low) / (num_nodes - 1)
+
+
+def log_expectation(
+    log_values: Callable[[Tensor], Tensor],
+    mean: Tensor,
+    variance: Tensor,
+    low: Tensor,
+    high: Tensor,
+    num_nodes: int = 128,
+) -> Tensor:
+    """log E[exp(log_values(f))], f ~ N(mean, variance), for an integrand that lives between low and high.
+
+    These are in standard deviations from the mean: the trapezoidal rule works where the integrand is, which may be far
+    from where q is, and at its width.
+    """
+    z, step = trapezoid(low, high, num_nodes)
+    log_weights = step.log() - 0.5 * (math.log(2 * math.pi) + z.square())
+    return torch.logsumexp(log_weights + log_values(mean + variance.sqrt() * z), 0)
 
 
 def check_real_targets(y: Tensor, num_outputs: int | None = None, missing: bool = False) -> Tensor:
@@ -232,10 +280,11 @@ def check_real_targets(y: Tensor, num_outputs: int | None = None, missing: bool 
         raise ValueError(f"y must be a tensor of real numbers, one row per input, got {y.dtype} {tuple(y.shape)}")
     y = y if y.is_floating_point() else y.to(torch.float64)
     if num_outputs is not None:
+        given = tuple(y.shape)
         y = y[:, None] if y.ndim == 1 else y
         if y.ndim != 2 or y.shape[1] != num_outputs:
             expected = "[B] or [B, 1]" if num_outputs == 1 else f"[B, {num_outputs}]"
-            raise ValueError(f"y must have shape {expected}, got {tuple(y.shape)}")
+            raise ValueError(f"y must have shape {expected}, got {given}")
     bad = torch.isinf(y) if missing else ~torch.isfinite(y)
     if bad.any():
         where = bad.nonzero()[0].tolist()

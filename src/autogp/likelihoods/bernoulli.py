@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autogp.likelihoods.base import Elementwise, check_real_targets
+from autogp.likelihoods.base import REACH, Elementwise, check_real_targets, log_expectation
 
 __all__ = ["Bernoulli"]
 
@@ -25,14 +25,19 @@ class Bernoulli(Elementwise):
             raise ValueError(f"link must be 'logit' or 'probit', got {link!r}")
         self.link = link
 
+    @property
+    def finite_loo(self) -> bool:
+        return self.link == "logit"
+
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
-        log_cdf = functional.logsigmoid if self.link == "logit" else torch.special.log_ndtr
+        log_cdf = functional.logsigmoid if self.link == "logit" else _log_ndtr
         return log_cdf((2 * y - 1) * f)
 
     def log_expected_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        margin = (2 * y - 1) * mean
         if self.link == "logit":
-            return super().log_expected_density(mean, variance, y)
-        return torch.special.log_ndtr((2 * y - 1) * mean / (1 + variance).sqrt())
+            return _log_expected_sigmoid(margin, variance)
+        return _log_ndtr(margin / (1 + variance).sqrt())
 
     def log_expected_inverse_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         margin = (2 * y - 1) * mean
@@ -45,10 +50,7 @@ class Bernoulli(Elementwise):
         return p, p * (1 - p)
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        if self.link == "logit":
-            p = super().predictive_moments(mean, variance)[0]
-        else:
-            p = torch.special.ndtr(mean / (1 + variance).sqrt())
+        p = self.log_expected_density(mean, variance, torch.ones_like(mean)).exp()
         return p, p * (1 - p)
 
     def check_targets(self, y: Tensor) -> Tensor:
@@ -60,18 +62,35 @@ class Bernoulli(Elementwise):
         return y
 
 
-def _log_expected_inverse_ndtr(mean: Tensor, variance: Tensor, num_nodes: int = 256) -> Tensor:
+def _log_ndtr(x: Tensor) -> Tensor:
+    """log Phi(x), in float64: torch's derivatives of it lose all digits below -100 in float32."""
+    return torch.special.log_ndtr(x.double()).to(x.dtype)
+
+
+def _log_expected_sigmoid(mean: Tensor, variance: Tensor) -> Tensor:
+    """log E[sigmoid(f)], f ~ N(mean, variance): 1e-5 up to a standard deviation of 10.
+
+    The integrand is largest between mean and mean + variance, where exp(f) has its share, but not beyond f = 0.
+    """
+    sd = variance.sqrt()
+    mode = torch.minimum(sd, (-mean).clamp_min(0) / sd.clamp_min(torch.finfo(sd.dtype).tiny))
+    return log_expectation(functional.logsigmoid, mean, variance, torch.full_like(mode, -REACH), mode + REACH)
+
+
+def _log_expected_inverse_ndtr(mean: Tensor, variance: Tensor) -> Tensor:
     """log E[1 / Phi(f)], f ~ N(mean, variance): infinite from variance 1 on, where 1 / Phi outgrows the Gaussian.
 
-    The integrand decays as a Gaussian on the right and as one of variance v / (1 - v) on the left; the trapezoidal
-    rule over both tails converges exponentially.
+    The integrand N(z; 0, 1) / Phi(mean + sd z) is log-concave. Where f < 0 it goes as a Gaussian around centre, of
+    variance 1 / (1 - v), which bounds it on both sides if mean < 0; else it dies where exp(f^2 / 2) N(z; 0, 1) does.
     """
     finite = variance < 1
     v = torch.where(finite, variance, 0.5)
-    low = torch.minimum(mean, mean / (1 - v)) - 10 * (v / (1 - v)).sqrt()
-    high = mean + 10 * v.sqrt()
-    t = torch.linspace(0, 1, num_nodes, dtype=mean.dtype, device=mean.device).reshape(-1, *(1,) * mean.ndim)
-    f = low + (high - low) * t
-    log_integrand = -0.5 * (f - mean).square() / v - 0.5 * (2 * math.pi * v).log() - torch.special.log_ndtr(f)
-    value = torch.logsumexp(log_integrand, 0) + ((high - low) / (num_nodes - 1)).log()
+    sd, rest = v.sqrt(), 1 - v
+    centre, width = mean * sd / rest, REACH / rest.sqrt()
+    ahead = mean.clamp_min(0)
+    root = (REACH**2 * rest + ahead.square()).sqrt()
+    left = (REACH**2 * sd + ahead * root) / (ahead + sd * root).clamp_min(torch.finfo(mean.dtype).tiny)
+    low = torch.where(mean < 0, centre - width, torch.where(mean > REACH * sd, -REACH, -left))
+    high = (centre + width).clamp_max(REACH)
+    value = log_expectation(lambda f: -_log_ndtr(f), mean, v, low, high, num_nodes=256)
     return torch.where(finite, value, math.inf)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import InfiniteLOOError, Likelihood, check_real_targets
+from autogp.likelihoods.base import InfiniteLOOError, Likelihood, align, check_real_targets, normal_nodes
 from autogp.parameters import positive_parameter
 
 __all__ = ["Network"]
@@ -33,17 +33,33 @@ class Network(Likelihood):
         self.log_variance = positive_parameter(variance, "variance", size=num_outputs)
 
     @property
+    def sampled(self) -> frozenset[str]:
+        return frozenset({"predictive"})
+
+    @property
     def variance(self) -> Tensor:  # [P]
         return self.log_variance.exp()
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        weights, nodes = self._split(f)
-        return self._log_normal((weights * nodes).sum(-1), torch.zeros((), dtype=f.dtype, device=f.device), y)
+        return _log_normal(y, *self.conditional_moments(f))
 
     def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
         if noise is not None:
             return super().expected_log_prob(mean, variance, y, noise)
-        return self._log_normal(*self._signal(mean, variance), y)
+        expected, spread = self._signal(mean, variance)
+        return _log_normal(y, expected, self.variance.to(mean.dtype), spread)
+
+    def log_expected_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
+        if noise is not None:
+            return super().log_expected_prob(mean, variance, y, noise)
+        # Given the nodes the outputs are independent Gaussians, so only the nodes need points.
+        points, log_weights = align(normal_nodes(self.num_nodes), mean)
+        weights, nodes = self._split(mean)
+        weight_variance, node_variance = self._split(variance)
+        nodes = nodes + node_variance.sqrt() * points[..., None, :]
+        spread = (weight_variance * nodes.square()).sum(-1) + self.variance.to(mean.dtype)
+        values = _log_normal(y, (weights * nodes).sum(-1), spread)
+        return torch.logsumexp(log_weights.squeeze(-1) + values, 0)
 
     def log_expected_inverse_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
@@ -74,10 +90,10 @@ class Network(Likelihood):
         spread = weights.square() * node_variance + weight_variance * (nodes.square() + node_variance)
         return (weights * nodes).sum(-1), spread.sum(-1)
 
-    def _log_normal(self, expected: Tensor, spread: Tensor, y: Tensor) -> Tensor:
-        """E[log N(y; signal, variance)] for a signal of these moments, summed over the outputs that are there."""
-        noise = self.variance.to(expected.dtype)
-        missing = torch.isnan(y)
-        residual = torch.where(missing, 0.0, y) - expected
-        terms = -0.5 * (math.log(2 * math.pi) + noise.log() + (residual.square() + spread) / noise)
-        return torch.where(missing, 0.0, terms).sum(-1)
+
+def _log_normal(y: Tensor, mean: Tensor, variance: Tensor, spread: Tensor | float = 0.0) -> Tensor:
+    """E[log N(y; signal, variance)] for a signal of this mean and spread, summed over the outputs that are there."""
+    missing = torch.isnan(y)
+    residual = torch.where(missing, 0.0, y) - mean
+    terms = -0.5 * (math.log(2 * math.pi) + variance.log() + (residual.square() + spread) / variance)
+    return torch.where(missing, 0.0, terms).sum(-1)

@@ -22,8 +22,16 @@ class Softmax(Likelihood):
             raise ValueError(f"num_classes must be an integer of at least 2, got {num_classes!r}")
         self.num_latents = num_classes
 
+    @property
+    def sampled(self) -> frozenset[str]:
+        return frozenset({"elbo", "predictive"})
+
+    @property
+    def finite_loo(self) -> bool:
+        return True
+
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        return _pick(f, y) - torch.logsumexp(f, -1)
+        return _pick(torch.log_softmax(f, -1), y)  # not f_y - logsumexp(f): that loses digits where p is near 1
 
     def log_expected_inverse_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None

@@ -5,10 +5,13 @@ import math
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import Elementwise
+from autogp.likelihoods.base import Elementwise, trapezoid
 from autogp.parameters import positive_parameter
 
 __all__ = ["StudentT"]
+
+NODES = 64
+LOG_TAIL = 24  # integrands are followed until they have fallen by exp(-24)
 
 
 class StudentT(Elementwise):
@@ -29,14 +32,43 @@ class StudentT(Elementwise):
         self.log_scale = positive_parameter(scale, "scale", size=num_outputs)
 
     @property
+    def finite_loo(self) -> bool:
+        return True
+
+    @property
     def scale(self) -> Tensor:  # [P]
         return self.log_scale.exp()
 
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
-        df = self.df
-        constant = torch.lgamma((df + 1) / 2) - torch.lgamma(df / 2) - 0.5 * torch.log(df * math.pi) - self.log_scale
-        residual = (y - f) / self.scale.to(f.dtype)
-        return constant.to(f.dtype) - 0.5 * (df + 1).to(f.dtype) * torch.log1p(residual.square() / df.to(f.dtype))
+        return self._log_density(torch.log1p((y - f).square() / self._unit(f)))
+
+    def expected_log_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """With log(1 + x) = int (1 - exp(-t x)) exp(-t) du, t = exp(u), the expectation over f is Gaussian.
+
+        Gauss-Hermite would need points as close as the scale, over all of q.
+        """
+        unit = self._unit(mean)
+        spread, square = variance / unit, (y - mean).square() / unit
+        low = -LOG_TAIL - torch.log1p(spread + square)
+        u, step = trapezoid(low, torch.full_like(low, math.log(LOG_TAIL)), NODES)
+        t = u.exp()
+        log_laplace = -0.5 * torch.log1p(2 * t * spread) - t * square / (1 + 2 * t * spread)  # log E[exp(-t x)]
+        return self._log_density(-(torch.expm1(log_laplace) * torch.exp(-t)).sum(0) * step)
+
+    def log_expected_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """A Student-t is a mixture of N(f, scale^2 / t), t ~ Gamma(df / 2, df / 2); here t = exp(u)."""
+        shape = self.df / 2
+        log_constant = torch.special.xlogy(shape, shape) - shape - torch.lgamma(shape)
+        square = (y - mean).square()
+        # Where exp(-a (exp(u) - 1 - u)) is exp(-24): exactly beyond high, and beyond low after a shift for outliers.
+        right, left = LOG_TAIL / shape, LOG_TAIL / (shape + 0.5)
+        low = -torch.log1p(square / self._unit(mean)) - 0.5 * (left + (left.square() + 8 * left).sqrt())
+        high = torch.log1p(right + (2 * right).sqrt()).to(mean.dtype)
+        u, step = trapezoid(low.to(mean.dtype), high.expand_as(low), NODES)
+        log_gamma = log_constant.to(mean.dtype) + shape.to(mean.dtype) * (u - torch.expm1(u))
+        total = variance + self.scale.square().to(mean.dtype) * torch.exp(-u)
+        log_normal = -0.5 * (math.log(2 * math.pi) + total.log() + square / total)
+        return torch.logsumexp(log_gamma + log_normal, 0) + step.log()
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         variance = self.scale.square() * self.df / (self.df - 2)
@@ -44,3 +76,12 @@ class StudentT(Elementwise):
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         return mean, variance + self.conditional_moments(mean)[1]
+
+    def _unit(self, like: Tensor) -> Tensor:  # [P], df scale^2
+        return (self.df * self.scale.square()).to(like.dtype)
+
+    def _log_density(self, log_term: Tensor) -> Tensor:
+        """The log density, or its expectation, from that of log(1 + (y - f)^2 / (df scale^2))."""
+        df = self.df
+        constant = torch.lgamma((df + 1) / 2) - torch.lgamma(df / 2) - 0.5 * torch.log(df * math.pi) - self.log_scale
+        return constant.to(log_term.dtype) - (0.5 * (df + 1)).to(log_term.dtype) * log_term

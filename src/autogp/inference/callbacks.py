@@ -1,0 +1,138 @@
+"""What a run tells while it goes on, ways to show it, and how a signal stops it."""
+
+import math
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+__all__ = ["Interrupts", "PlainLines", "Progress", "ProgressBar", "TrainingInterruptedError", "progress_display"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run after a step; a callback is any function of one of these."""
+
+    step: int
+    total_steps: int
+    epoch: float
+    epoch_end: bool
+    objective: str
+    value: float  # of the objective, per row of data, averaged over the epoch so far
+    score: float  # of the last epoch: mean log probability of a row
+    rows_per_second: float
+    seconds: float
+    seconds_left: float
+    skipped: int
+
+    def line(self) -> str:
+        """The same in words."""
+        parts = [f"epoch {self.epoch:.1f}", f"{self.objective} {self.value:.4f}"]
+        if not math.isnan(self.score):
+            parts.append(f"score {self.score:.4f}")
+        parts.append(f"{self.rows_per_second:,.0f} rows/s")
+        parts.append(f"{_duration(self.seconds_left)} left")
+        if self.skipped:
+            parts.append(f"{self.skipped} steps skipped")
+        return ", ".join(parts)
+
+
+class ProgressBar:
+    """A bar on a terminal; appears after two seconds, so that quick fits stay quiet."""
+
+    def __init__(self, console: Console | None = None, delay: float = 2.0):
+        self.console = console or Console(stderr=True)
+        self.delay = delay
+        self.bar: Bar | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        if self.bar is None and progress.seconds >= self.delay:
+            self.bar = Bar(TextColumn("training"), BarColumn(), TextColumn("{task.description}"), console=self.console)
+            self.task = self.bar.add_task("", total=1.0)
+            self.bar.start()
+        if self.bar is not None:
+            share = progress.seconds / max(progress.seconds + progress.seconds_left, 1e-9)
+            self.bar.update(self.task, completed=share, description=progress.line())
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+class PlainLines:
+    """One line at intervals, for logs and pipes."""
+
+    def __init__(self, stream: TextIO | None = None, interval: float = 30.0):
+        self.stream = stream or sys.stderr
+        self.interval = interval
+        self.last = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self.last >= self.interval:
+            self.last = time.monotonic()
+            print(f"training: {progress.line()}", file=self.stream, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+def progress_display(verbose: bool) -> ProgressBar | PlainLines | None:
+    """What suits where standard error goes; nothing where it was not asked for."""
+    if not verbose:
+        return None
+    return ProgressBar() if sys.stderr.isatty() else PlainLines()
+
+
+class TrainingInterruptedError(KeyboardInterrupt):
+    """A run that a signal stopped after a whole step, saved; `exit_code` is the one a shell expects."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Interrupts:
+    """Within the `with` block SIGINT and SIGTERM are noted instead of obeyed; a second one is obeyed at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    def error(self, where: str, folder: Path) -> TrainingInterruptedError:
+        number = self.received or signal.SIGINT
+        name = signal.Signals(number).name
+        return TrainingInterruptedError(
+            f"stopped by {name} {where}; saved in {folder}, resume from there", 128 + number
+        )
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.received is not None:
+            self.__exit__()
+            signal.raise_signal(number)
+        self.received = number
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"

@@ -1,0 +1,109 @@
+"""What a training run does and when: settings, phases, and the step sizes over time."""
+
+import math
+from dataclasses import dataclass, replace
+
+__all__ = ["Phase", "Settings", "phases"]
+
+OBJECTIVES = ("elbo", "loo", "predictive")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of epochs in which the hyper-parameters follow one objective."""
+
+    objective: str
+    epochs: int
+    hold: bool = False  # q(u) stays as it is; otherwise q follows the evidence lower bound
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train. The defaults suit minibatches of any data; `Settings.paper()` is the paper's own recipe.
+
+    Kernel, inducing inputs and likelihood follow `objective`, the posterior always follows the evidence lower bound:
+
+    - "elbo": both in the same step.
+    - "predictive": both in the same step.
+    - "loo": first as "elbo", then, for the last `loo_share` of the epochs, leave-one-out with q(u) held fixed.
+
+    >>> phases(Settings(objective="loo", max_epochs=10))
+    [Phase(objective='elbo', epochs=5, hold=False), Phase(objective='loo', epochs=5, hold=True)]
+    """
+
+    objective: str = "elbo"
+    max_epochs: int = 30
+    batch_size: int = 1000
+    samples: int = 10  # Monte Carlo samples per row, where a likelihood needs them
+    optimiser: str = "natural"  # or "rmsprop": ordinary gradients on everything
+    learning_rate: float = 0.01
+    natural_rates: tuple[float, float] = (0.1, 0.01)  # of the natural gradients: at the start, at the end
+    loo_share: float = 0.5
+    loo_cycle: int | None = None  # epochs of each phase, alternating; without it two phases
+    loo_learning_rate: float = 0.003
+    decay: bool = True  # the learning rate falls to 0 over each phase, along a cosine
+    patience: int | None = None  # stop after so many epochs without a better score
+    time_budget: float | None = None  # seconds; step sizes then fall with time, not with epochs
+    checkpoint_seconds: float = 60.0
+    dtype: str = "float32"
+    device: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("objective", OBJECTIVES),
+            ("optimiser", ("natural", "rmsprop")),
+            ("dtype", ("float32", "float64")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        for name in ("max_epochs", "batch_size", "samples", "learning_rate", "loo_learning_rate", "checkpoint_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
+        for name in ("patience", "time_budget", "loo_cycle"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive or None, got {getattr(self, name)!r}")
+        if not all(0 < rate <= 1 for rate in self.natural_rates) or not 0 < self.loo_share < 1:
+            raise ValueError("natural_rates must lie in (0, 1] and loo_share in (0, 1)")
+
+    @classmethod
+    def paper(cls, **changes) -> "Settings":
+        """RMSProp at 0.003 on everything, batches of 1000, 100 samples, objectives in turns of 100 epochs.
+
+        Train a `MixturePosterior` with these: natural form is for natural gradients.
+        """
+        recipe = cls(
+            optimiser="rmsprop",
+            samples=100,
+            learning_rate=0.003,
+            loo_learning_rate=0.003,
+            loo_cycle=100,
+            decay=False,
+            max_epochs=200,
+        )
+        return replace(recipe, **changes)
+
+    def learning_rate_at(self, phase: Phase, progress: float) -> float:
+        """At the share `progress` of the phase, from 0 to 1."""
+        start = self.loo_learning_rate if phase.hold else self.learning_rate
+        return start * (0.5 * (1 + math.cos(math.pi * progress)) if self.decay else 1.0)
+
+    def natural_rate_at(self, progress: float) -> float:
+        """At the share `progress` of the time in which q moves, from 0 to 1; geometric between the two ends."""
+        start, end = self.natural_rates
+        return start ** (1 - progress) * end**progress
+
+
+def phases(settings: Settings) -> list[Phase]:
+    """The phases of a run, which always ends with the objective that was asked for."""
+    epochs = settings.max_epochs
+    if settings.objective != "loo":
+        return [Phase(settings.objective, epochs)]
+    if epochs == 1:
+        raise ValueError("max_epochs must be at least 2 for objective='loo', which has two phases")
+    if settings.loo_cycle is None:
+        last = min(epochs - 1, max(1, round(epochs * settings.loo_share)))
+        return [Phase("elbo", epochs - last), Phase("loo", last, hold=True)]
+    cycle = min(settings.loo_cycle, epochs // 2)
+    turns = max(1, round(epochs / (2 * cycle)))
+    return [Phase("elbo", cycle), Phase("loo", cycle, hold=True)] * turns

@@ -1,0 +1,109 @@
+"""One pass over a batch: the posterior by a natural gradient, all other parameters by ordinary gradients."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from autogp.model import Marginals, SparseGP, condition
+from autogp.objectives import expected_log_prob, leave_one_out, log_predictive
+from autogp.posteriors import GaussianPosterior
+
+__all__ = ["OBJECTIVES", "Batch", "NonFiniteError", "StepResult", "draw", "gradient_step", "natural_step"]
+
+# The value of each row, [B], of (likelihood, marginals, y, noise).
+OBJECTIVES = {"elbo": expected_log_prob, "loo": leave_one_out, "predictive": log_predictive}
+
+
+class NonFiniteError(ArithmeticError):
+    """A step whose value or gradient is not finite; nothing was changed."""
+
+
+class Batch(NamedTuple):
+    """Scaled inputs, checked targets, and what each row counts: num_data / B, times its weight."""
+
+    x: Tensor  # [B, D]
+    y: Tensor
+    weights: Tensor  # [B]
+
+
+class StepResult(NamedTuple):
+    value: Tensor  # the objective, an estimate of the total over all rows
+    marginals: Marginals  # of the batch, before the step
+
+
+def natural_step(
+    model: SparseGP,
+    batch: Batch,
+    objective: str,
+    rate: float,
+    samples: int,
+    generator: torch.Generator,
+) -> StepResult:
+    """q follows the evidence lower bound by a natural gradient of step size `rate`; the other parameters' gradients of
+    the objective (of its negative: optimisers descend) are left in `.grad`.
+
+    In whitened coordinates KL(q || p) depends on q alone, so alpha and beta, the gradients of the data term with
+    respect to the marginals' means and variances, are all that both updates need.
+    """
+    posterior, likelihood = model.posterior, model.likelihood
+    if not isinstance(posterior, GaussianPosterior):
+        raise TypeError(f"natural gradients need a GaussianPosterior, got {type(posterior).__name__}")
+    prepared = model.prepare(batch.x.dtype)
+    basis, prior_variance = model.basis(batch.x, prepared)
+    marginals = condition(basis, prior_variance, prepared.moments)
+    noise = draw(likelihood.sampled & {"elbo", objective}, marginals, samples, generator)
+
+    constant = Marginals(*(part.detach() for part in marginals))
+    alpha, beta = likelihood.expected_derivatives(constant.mean, constant.variance, batch.y, noise.get("elbo"))
+    if objective == "elbo":
+        # The likelihood's own parameters see the value; the kernel's and Z see alpha and beta, which are less noisy.
+        rows = expected_log_prob(likelihood, constant, batch.y, noise.get("elbo"))
+        value = (batch.weights * rows).sum() - prepared.moments.kl()
+        if rows.requires_grad:
+            (-value).backward()
+        weights = batch.weights[:, None]
+        torch.autograd.backward([marginals.mean, marginals.variance], [-weights * alpha, -weights * beta])
+    else:
+        rows = OBJECTIVES[objective](likelihood, marginals, batch.y, noise.get(objective))
+        value = (batch.weights * rows).sum()
+        (-value).backward()
+    _check_finite(model, value, alpha, beta)
+    posterior.natural_step(basis.detach(), constant.mean[0], alpha[0], beta[0], rate, batch.weights)
+    return StepResult(value.detach(), constant)
+
+
+def gradient_step(
+    model: SparseGP, batch: Batch, objective: str, samples: int, generator: torch.Generator
+) -> StepResult:
+    """Ordinary gradients of the objective's negative for every parameter, left in `.grad`.
+
+    For mixtures and diagonal posteriors, for the paper's own settings, and for phases that hold q(u) fixed.
+    """
+    prepared = model.prepare(batch.x.dtype)
+    marginals = condition(*model.basis(batch.x, prepared), prepared.moments)
+    noise = draw(model.likelihood.sampled & {objective}, marginals, samples, generator)
+    rows = OBJECTIVES[objective](model.likelihood, marginals, batch.y, noise.get(objective))
+    value = (batch.weights * rows).sum()
+    if objective == "elbo":
+        value = value - prepared.moments.kl()
+    (-value).backward()
+    _check_finite(model, value)
+    return StepResult(value.detach(), Marginals(*(part.detach() for part in marginals)))
+
+
+def draw(names: frozenset[str], marginals: Marginals, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Standard normal noise for the objectives that need it, the same for all: [S, K, B, Q]."""
+    if not names:
+        return {}
+    mean = marginals.mean
+    shape = (samples, *mean.shape)
+    noise = torch.randn(shape, dtype=mean.dtype, device=mean.device, generator=generator)
+    return dict.fromkeys(names, noise)
+
+
+def _check_finite(model: SparseGP, *tensors: Tensor) -> None:
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    total = sum(tensor.detach().double().sum() for tensor in (*tensors, *gradients))
+    if not torch.isfinite(torch.as_tensor(total)):
+        raise NonFiniteError("the step's value or gradient is not finite")

@@ -1,0 +1,432 @@
+"""The training loop: batches in, a better model out, and nothing lost when it is killed."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.linalg import LinAlgError  # pyright: ignore[reportPrivateImportUsage]
+
+from autogp.data import Batches, InputScaler, Source, TargetScaler, check_finite, fingerprint, prefetch
+from autogp.inference.callbacks import Interrupts, Progress
+from autogp.inference.checkpoint import Checkpoint, Checkpoints
+from autogp.inference.schedule import Phase, Settings, phases
+from autogp.inference.steps import OBJECTIVES, Batch, NonFiniteError, StepResult, draw, gradient_step, natural_step
+from autogp.likelihoods import InfiniteLOOError
+from autogp.linalg import NotPositiveDefiniteError
+from autogp.model import SparseGP
+from autogp.objectives import log_predictive
+from autogp.posteriors import GaussianPosterior, HeldMoments, HeldPosterior
+
+__all__ = ["History", "TrainingDivergedError", "train"]
+
+logger = logging.getLogger("autogp")
+
+DEFAULT_SETTINGS = Settings()
+SKIPS_IN_A_ROW = 3  # then the run goes back to its last good state, with half the step size
+ROLLBACKS = 5
+SCORE_ROWS = 8192
+COUNTERS = (
+    "seconds",
+    "skipped",
+    "skipped_in_a_row",
+    "rollbacks",
+    "step_scale",
+    "epoch_value",
+    "epoch_score",
+    "epoch_steps",
+)
+
+
+class TrainingDivergedError(ArithmeticError):
+    """Training that stays non-finite however small its steps are made."""
+
+
+@dataclass
+class History:
+    """What happened: one row per epoch, and which epoch's state was kept.
+
+    A row has epoch, step, seconds, objective, value (per row of data), score (mean log probability of a held-out row,
+    or without validation rows of a training row), learning_rate, skipped.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    best_epoch: int = 0
+    best_score: float = -math.inf
+    stopped: str = ""
+
+
+def train(
+    model: SparseGP,
+    source: Source,
+    settings: Settings = DEFAULT_SETTINGS,
+    *,
+    weights: np.ndarray | None = None,
+    validation: Source | None = None,
+    input_scaler: InputScaler | None = None,
+    target_scaler: TargetScaler | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callable[[Progress], bool | None]] = (),
+) -> History:
+    """Trains the model in place and leaves it in the best state seen, as scored at the end of each epoch.
+
+    The score is the mean log predictive probability of the `validation` rows; without them, leave-one-out or predictive
+    over the epoch's own batches. Rows are scaled as they are read. With a `folder` the run is saved there at intervals
+    and at SIGINT or SIGTERM; `resume=True` goes on from the newest checkpoint, and ends in the same bits as a run that
+    was never broken. A callback that returns True stops the run.
+
+    >>> import torch
+    >>> from autogp.data import ArraySource
+    >>> from autogp.kernels import RBF
+    >>> from autogp.likelihoods import Gaussian
+    >>> x = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
+    >>> model = SparseGP(RBF(), Gaussian(), x[::5])
+    >>> history = train(model, ArraySource(x, torch.sin(3 * x)), Settings(max_epochs=3))
+    >>> len(history.rows)
+    3
+    """
+    check_finite(source, allow_missing_targets=True)
+    run = _Run(model, source, settings, weights, validation, input_scaler, target_scaler)
+    if folder is None:
+        run.loop(callbacks)
+        return run.history
+    data = fingerprint(source)
+    kept = {name: value for name, value in asdict(settings).items() if name not in ("checkpoint_seconds", "device")}
+    with (
+        Checkpoints(folder, kept, data, reserve_bytes=2 * run.state_bytes()) as checkpoints,
+        Interrupts() as interrupts,
+    ):
+        saved = checkpoints.load_newest() if resume else checkpoints.refuse_existing()
+        if saved is not None:
+            run.restore(saved)
+        run.loop(callbacks, checkpoints, interrupts)
+    return run.history
+
+
+class _Run:
+    """The state of a run; everything that a checkpoint must hold is in `tensors()` and `state()`."""
+
+    def __init__(
+        self,
+        model: SparseGP,
+        source: Source,
+        settings: Settings,
+        weights: np.ndarray | None,
+        validation: Source | None,
+        input_scaler: InputScaler | None,
+        target_scaler: TargetScaler | None,
+    ):
+        self.device = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
+        )
+        self.dtype = torch.float32 if settings.dtype == "float32" else torch.float64
+        self.model = model.to(self.device)
+        self.settings = settings
+        self.batches = Batches(source, min(settings.batch_size, len(source)), settings.seed)
+        self.num_data = len(source)
+        self.weights = None if weights is None else torch.as_tensor(weights, dtype=self.dtype)
+        self.validation = validation
+        self.input_scaler = None if input_scaler is None else input_scaler.to(self.device)
+        self.target_scaler = None if target_scaler is None else target_scaler.to(self.device)
+        self.generator = torch.Generator(self.device)
+
+        self.phases = phases(settings)
+        self.total_steps = sum(phase.epochs for phase in self.phases) * self.batches.steps_per_epoch
+        if isinstance(model.posterior, HeldPosterior):
+            raise TypeError("a held posterior does not learn: give the model a GaussianPosterior or MixturePosterior")
+        self.free_posterior = model.posterior  # what learns; a phase may put a held one in its place
+        others = [*model.kernel.parameters(), *model.likelihood.parameters(), model.inducing_inputs]
+        self.optimisers = {
+            False: self._optimiser([*others, *model.posterior.parameters()]),
+            True: self._optimiser(others),
+        }
+
+        self.step = 0
+        self.seconds = 0.0
+        self.skipped = self.skipped_in_a_row = self.rollbacks = 0
+        self.step_scale = 1.0
+        self.epoch_value = self.epoch_score = 0.0
+        self.epoch_steps = 0
+        self.history = History()
+        self.good = self.best = self._snapshot()
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    def loop(
+        self,
+        callbacks: Sequence[Callable[[Progress], bool | None]],
+        checkpoints: Checkpoints | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> None:
+        started = time.monotonic() - self.seconds
+        saved = time.monotonic()
+        stop = self.history.stopped
+        for step, x, y in prefetch(self.batches, self.step, self.total_steps) if not stop else ():
+            phase, progress = self._phase()
+            self._hold(phase)
+            self._update(step, x, y, phase, progress)
+            self.step = step + 1
+            self.seconds = time.monotonic() - started
+            epoch_end = self.step % self.batches.steps_per_epoch == 0
+            out_of_time = self.settings.time_budget is not None and self.seconds >= self.settings.time_budget
+            if epoch_end or out_of_time:
+                stop = self._end_epoch(phase, progress)
+            if out_of_time:
+                stop = "time budget"
+            report = self._progress(phase, epoch_end)
+            for callback in callbacks:
+                if callback(report):
+                    stop = stop or "callback"
+            self.history.stopped = stop
+            if checkpoints is not None and interrupts is not None:
+                due = time.monotonic() - saved > self.settings.checkpoint_seconds
+                if stop or interrupts.received or due:
+                    checkpoints.save(self.step, self.tensors(), self.state())
+                    saved = time.monotonic()
+                if interrupts.received and not stop:
+                    raise interrupts.error(f"after step {self.step} of {self.total_steps}", checkpoints.folder)
+            if stop:
+                break
+        else:
+            self.history.stopped = self.history.stopped or "max_epochs"
+            if checkpoints is not None and not stop:
+                checkpoints.save(self.step, self.tensors(), self.state())
+        self._release()
+        self.model.load_state_dict(self.best)
+        self.model.zero_grad(set_to_none=True)
+
+    def _phase(self) -> tuple[Phase, float]:
+        """The phase that the next step belongs to, and how much of it has passed."""
+        share = self.step / self.total_steps
+        if self.settings.time_budget is not None:
+            share = min(max(share, self.seconds / self.settings.time_budget), 1.0)
+        epochs = share * sum(phase.epochs for phase in self.phases)
+        for phase in self.phases[:-1]:
+            if epochs < phase.epochs:
+                return phase, epochs / phase.epochs
+            epochs -= phase.epochs
+        return self.phases[-1], min(epochs / self.phases[-1].epochs, 1.0)
+
+    def _update(self, step: int, x: Tensor, y: Tensor, phase: Phase, progress: float) -> None:
+        """One step of the optimiser; one that would not be finite changes nothing but the count of such steps."""
+        batch = self._batch(x, y, self.batches.indices(step) if self.weights is not None else None)
+        settings = self.settings
+        optimiser = self.optimisers[phase.hold]
+        for group in optimiser.param_groups:
+            group["lr"] = self.step_scale * settings.learning_rate_at(phase, progress)
+        optimiser.zero_grad()
+        self.generator.manual_seed((settings.seed << 32) + step)  # noise depends on (seed, step) alone
+        try:
+            if isinstance(self.model.posterior, GaussianPosterior) and settings.optimiser == "natural":
+                rate = max(self.step_scale * settings.natural_rate_at(progress), 1 / (step + 1))
+                result = natural_step(self.model, batch, phase.objective, rate, settings.samples, self.generator)
+            else:
+                result = gradient_step(self.model, batch, phase.objective, settings.samples, self.generator)
+        except (NonFiniteError, NotPositiveDefiniteError, InfiniteLOOError, LinAlgError) as error:
+            self._skip(error)
+            return
+        optimiser.step()
+        self.skipped_in_a_row = 0
+        self.epoch_steps += 1
+        self.epoch_value += result.value.item() / self.num_data
+        if self.validation is None:
+            self.epoch_score += self._training_score(batch, result)
+
+    def _skip(self, error: Exception) -> None:
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        if self.skipped_in_a_row < SKIPS_IN_A_ROW:
+            return
+        self.skipped_in_a_row = 0
+        self.rollbacks += 1
+        if self.rollbacks > ROLLBACKS:
+            raise TrainingDivergedError(
+                f"training diverged: after {self.rollbacks - 1} returns to an earlier state with ever smaller steps it "
+                f"still fails ({error}). Scale the inputs and targets, lower learning_rate, or use dtype='float64'."
+            ) from error
+        self.step_scale /= 2
+        logger.warning("%d steps in a row failed (%s): going back, with half the step size", SKIPS_IN_A_ROW, error)
+        self._load(self.good)
+
+    def _end_epoch(self, phase: Phase, progress: float) -> str:
+        """Scores the model, keeps it if it is the best, and says why to stop, if so."""
+        count = max(self.epoch_steps, 1)
+        score = self.epoch_score / count if self.validation is None else self._validation_score()
+        history = self.history
+        epoch = len(history.rows) + 1
+        history.rows.append(
+            {
+                "epoch": epoch,
+                "step": self.step,
+                "seconds": round(self.seconds, 3),
+                "objective": phase.objective,
+                "value": self.epoch_value / count,
+                "score": score,
+                "learning_rate": self.settings.learning_rate_at(phase, progress),
+                "skipped": self.skipped,
+            }
+        )
+        self.epoch_value = self.epoch_score = 0.0
+        self.epoch_steps = 0
+        self.good = self._snapshot()
+        # Scores are compared within the last phase: what the others are for is only seen at its end.
+        last = phase is self.phases[-1] or self.step >= self.total_steps
+        if score > history.best_score or not last:
+            history.best_score = score if last else -math.inf
+            history.best_epoch, self.best = epoch, self.good
+        if last and self.settings.patience is not None and epoch - history.best_epoch >= self.settings.patience:
+            return "no better score"
+        return ""
+
+    # -- scores ---------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _training_score(self, batch: Batch, result: StepResult) -> float:
+        """Leave-one-out where it is always finite, else predictive, of the batch just seen."""
+        likelihood = self.model.likelihood
+        name = "loo" if likelihood.finite_loo else "predictive"
+        noise = draw(likelihood.sampled & {name}, result.marginals, self.settings.samples, self.generator)
+        return OBJECTIVES[name](likelihood, result.marginals, batch.y, noise.get(name)).mean().item()
+
+    @torch.no_grad()
+    def _validation_score(self) -> float:
+        assert self.validation is not None
+        total, count = 0.0, len(self.validation)
+        for start in range(0, count, SCORE_ROWS):
+            x, y = self.validation.rows(np.arange(start, min(start + SCORE_ROWS, count)))
+            batch = self._batch(torch.as_tensor(x), torch.as_tensor(y), None)
+            for rows, marginals in self.model.chunks(batch.x):
+                total += log_predictive(self.model.likelihood, marginals, batch.y[rows]).sum().item()
+        return total / count
+
+    def _batch(self, x: Tensor, y: Tensor, indices: np.ndarray | None) -> Batch:
+        """Rows as the model takes them: on its device, scaled, checked, and each with its weight."""
+        x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+        x = x.to(self.dtype) if self.input_scaler is None else self.input_scaler(x, self.dtype)
+        if self.target_scaler is not None:
+            y = self.target_scaler(y, self.dtype)
+        y = self.model.likelihood.check_targets(y)
+        weights = x.new_full((len(x),), self.num_data / len(x))
+        if indices is not None and self.weights is not None:
+            weights = weights * self.weights[torch.from_numpy(indices)].to(self.device)
+        return Batch(x, y.to(self.dtype) if y.is_floating_point() else y, weights)
+
+    def _progress(self, phase: Phase, epoch_end: bool) -> Progress:
+        share = self.step / self.total_steps
+        if self.settings.time_budget is not None:
+            share = max(share, self.seconds / self.settings.time_budget)
+        rows = self.history.rows
+        return Progress(
+            step=self.step,
+            total_steps=self.total_steps,
+            epoch=self.step / self.batches.steps_per_epoch,
+            epoch_end=epoch_end,
+            objective=phase.objective,
+            value=self.epoch_value / self.epoch_steps
+            if self.epoch_steps
+            else (rows[-1]["value"] if rows else math.nan),
+            score=rows[-1]["score"] if rows else math.nan,
+            rows_per_second=self.step * self.num_data / self.batches.steps_per_epoch / max(self.seconds, 1e-9),
+            seconds=self.seconds,
+            seconds_left=self.seconds * (1 / share - 1) if share < 1 else 0.0,
+            skipped=self.skipped,
+        )
+
+    # -- phases that hold q(u) ------------------------------------------------------------------------------------
+
+    def _hold(self, phase: Phase) -> None:
+        """Puts the posterior in place that the phase needs."""
+        if phase.hold and self.model.posterior is self.free_posterior:
+            with torch.no_grad():
+                prepared = self.model.prepare(self.dtype)
+            self.model.posterior = HeldPosterior(prepared.moments, prepared.factor)
+        elif not phase.hold:
+            self._release()
+
+    @torch.no_grad()
+    def _release(self) -> None:
+        """Gives what was learnt while q(u) was held back to the posterior that learns."""
+        if self.model.posterior is self.free_posterior:
+            return
+        moments = self.model.prepare(self.dtype).moments
+        assert isinstance(moments, HeldMoments)
+        self.free_posterior.set_moments(moments.whitened_mean(), moments.covariance())
+        self.model.posterior = self.free_posterior
+
+    # -- saving and restoring -------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> dict[str, Tensor]:
+        """A copy of the model's state, with the posterior that learns."""
+        held = self.model.posterior
+        self._release()
+        state = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        self.model.posterior = held
+        return state
+
+    def _load(self, state: dict[str, Tensor]) -> None:
+        self.model.posterior = self.free_posterior
+        self.model.load_state_dict(state)
+
+    def state_bytes(self) -> int:
+        return 5 * sum(tensor.numel() * tensor.element_size() for tensor in self.good.values()) + 2**20
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Model, optimisers and the two states kept aside."""
+        groups = {"model": self.model.state_dict(), "good": self.good, "best": self.best}
+        if self.model.posterior is not self.free_posterior:
+            groups["free"] = self.free_posterior.state_dict()
+        for hold, optimiser in self.optimisers.items():
+            for number, values in optimiser.state_dict()["state"].items():
+                groups[f"optimiser.{int(hold)}.{number}"] = values
+        return {
+            f"{group}/{name}": tensor.detach().cpu()
+            for group, tensors in groups.items()
+            for name, tensor in tensors.items()
+        }
+
+    def state(self) -> dict[str, Any]:
+        history = asdict(self.history)
+        if math.isinf(history["best_score"]):
+            history["best_score"] = None
+        held = self.model.posterior is not self.free_posterior
+        return {"counters": {name: getattr(self, name) for name in COUNTERS}, "history": history, "held": held}
+
+    def restore(self, saved: Checkpoint) -> None:
+        self.step = saved.step
+        for name, value in saved.state["counters"].items():
+            setattr(self, name, value)
+        history = dict(saved.state["history"])
+        history["best_score"] = -math.inf if history["best_score"] is None else history["best_score"]
+        self.history = History(**history)
+        groups: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in saved.tensors.items():
+            group, _, rest = name.partition("/")
+            groups.setdefault(group, {})[rest] = tensor.to(self.device)
+        if saved.state["held"]:
+            self.free_posterior.load_state_dict(groups["free"])
+            with torch.no_grad():
+                prepared = self.model.prepare(self.dtype)
+            self.model.posterior = HeldPosterior(prepared.moments, prepared.factor)
+        self.model.load_state_dict(groups["model"])
+        self.good, self.best = groups["good"], groups["best"]
+        for hold, optimiser in self.optimisers.items():
+            numbers = range(len(optimiser.param_groups[0]["params"]))
+            states = {number: groups.get(f"optimiser.{int(hold)}.{number}") for number in numbers}
+            optimiser.load_state_dict(
+                {
+                    "state": {number: values for number, values in states.items() if values},
+                    "param_groups": optimiser.state_dict()["param_groups"],
+                }
+            )
+
+    def _optimiser(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        if self.settings.optimiser == "rmsprop":
+            return torch.optim.RMSprop(parameters, lr=self.settings.learning_rate, alpha=0.9)
+        return torch.optim.Adam(parameters, lr=self.settings.learning_rate)
