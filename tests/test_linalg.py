@@ -1,0 +1,235 @@
+"""Factorisations and distances: exact where they can be, typed errors where they cannot."""
+
+import logging
+
+import pytest
+import torch
+
+from autogp.linalg import FIRST_JITTER, LAST_JITTER, NotPositiveDefiniteError, safe_cholesky, squared_distance
+
+float64 = torch.float64
+
+
+def spectrum(*eigenvalues: float, seed: int = 0) -> torch.Tensor:
+    """A symmetric matrix with these eigenvalues and random eigenvectors."""
+    generator = torch.Generator().manual_seed(seed)
+    size = len(eigenvalues)
+    basis = torch.linalg.qr(torch.randn(size, size, dtype=float64, generator=generator)).Q
+    matrix = basis @ torch.diag(torch.tensor(eigenvalues, dtype=float64)) @ basis.T
+    return (matrix + matrix.T) / 2
+
+
+def points(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=float64, generator=torch.Generator().manual_seed(seed))
+
+
+def direct_distance(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    return (x.double()[..., :, None, :] - z.double()[..., None, :, :]).square().sum(-1)
+
+
+class TestSafeCholesky:
+    @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+    def test_well_conditioned_matrices_are_factorised_exactly(self, scale):
+        matrix = scale * spectrum(1.0, 2.0, 3.0, 4.0, 5.0)
+        factor = safe_cholesky(matrix)
+        torch.testing.assert_close(factor, torch.linalg.cholesky(matrix), rtol=1e-9, atol=1e-9 * scale**0.5)
+        torch.testing.assert_close(factor @ factor.T, matrix, rtol=1e-9, atol=1e-9 * scale)
+        assert torch.equal(factor, factor.tril())
+
+    def test_jitter_is_relative_to_each_diagonal_entry(self):
+        matrix = torch.diag(torch.tensor([1e-8, 1.0, 1e8], dtype=float64))
+        factor = safe_cholesky(matrix, first_jitter=1e-6)
+        torch.testing.assert_close(factor @ factor.T, matrix * (1 + 1e-6), rtol=1e-12, atol=0)
+
+    def test_batch_members_climb_the_ladder_independently(self):
+        good = spectrum(1.0, 2.0, 3.0)
+        bad = spectrum(-1e-6, 1.0, 2.0, seed=1)  # needs a jitter above 1e-6 of its diagonal
+        batch = safe_cholesky(torch.stack([good, bad, good]))
+        assert torch.equal(batch[0], safe_cholesky(good))
+        assert torch.equal(batch[1], safe_cholesky(bad))
+        assert torch.equal(batch[2], batch[0])
+        errors = (batch @ batch.mT - torch.stack([good, bad, good])).flatten(1).norm(dim=1)
+        assert errors[0] < 1e-9
+        assert 1e-6 < errors[1] < 1e-4
+
+    def test_leading_axes_are_kept(self):
+        matrix = torch.stack([spectrum(1.0, 2.0), spectrum(3.0, 4.0)]).expand(3, 2, 2, 2)
+        assert torch.equal(safe_cholesky(matrix)[1, 1], safe_cholesky(spectrum(3.0, 4.0)))
+
+    def test_level_that_worked_is_the_smallest_that_works_and_is_logged(self, caplog):
+        caplog.set_level(logging.INFO, logger="autogp")
+        safe_cholesky(spectrum(1.0, 2.0))
+        assert not caplog.records
+        unit = torch.tensor([[1.0, 1 + 3e-7], [1 + 3e-7, 1.0]], dtype=float64)  # smallest eigenvalue -3e-7
+        factor = safe_cholesky(unit)
+        torch.testing.assert_close(factor @ factor.T - unit, 1e-6 * torch.eye(2, dtype=float64), rtol=1e-6, atol=1e-12)
+        assert "1e-06" in caplog.text
+
+    def test_float32_stays_float32(self):
+        factor = safe_cholesky(spectrum(1.0, 2.0, 3.0).float(), FIRST_JITTER[torch.float32])
+        assert factor.dtype == torch.float32
+        torch.testing.assert_close(factor @ factor.T, spectrum(1.0, 2.0, 3.0).float(), rtol=1e-5, atol=1e-5)
+
+    def test_gradient_agrees_with_finite_differences(self):
+        matrix, weights = spectrum(1.0, 2.0, 3.0, 5.0), points(4, 4)
+
+        def loss(matrix: torch.Tensor) -> torch.Tensor:
+            return (weights * safe_cholesky((matrix + matrix.T) / 2)).sum()
+
+        leaf = matrix.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(leaf), leaf)
+        step = 1e-6
+        for i in range(4):
+            for j in range(4):
+                bump = torch.zeros_like(matrix)
+                bump[i, j] = step
+                difference = (loss(matrix + bump) - loss(matrix - bump)) / (2 * step)
+                assert gradient[i, j].item() == pytest.approx(difference.item(), rel=1e-7, abs=1e-8)
+
+    def test_gradient_is_finite_where_the_matrix_is_singular(self):
+        x = points(6, 2)
+        x = torch.cat([x, x]).requires_grad_()  # each row twice
+        factor = safe_cholesky(torch.exp(-0.5 * squared_distance(x, x)))
+        (gradient,) = torch.autograd.grad(factor.sum(), x)
+        assert torch.isfinite(gradient).all()
+
+    @pytest.mark.parametrize("lowest", [-1e-3, -1.0, -1e6])
+    def test_negative_eigenvalue_raises_the_typed_error(self, lowest):
+        with pytest.raises(NotPositiveDefiniteError, match=r"3 x 3.*relative jitter of 0\.0001"):
+            safe_cholesky(spectrum(lowest, 1.0, 2.0))
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+    def test_what_is_not_finite_raises_the_typed_error(self, value):
+        matrix = spectrum(1.0, 2.0, 3.0)
+        matrix[1, 2] = value
+        with pytest.raises(NotPositiveDefiniteError, match="NaN or infinity"):
+            safe_cholesky(matrix)
+
+    def test_negative_diagonal_raises_the_typed_error(self):
+        for matrix in (-torch.eye(3, dtype=float64), torch.diag(torch.tensor([1.0, -1e-3, 1.0], dtype=float64))):
+            with pytest.raises(NotPositiveDefiniteError):
+                safe_cholesky(matrix)
+
+    def test_error_is_an_arithmetic_error(self):
+        assert issubclass(NotPositiveDefiniteError, ArithmeticError)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, float64])
+    def test_zero_matrix_has_a_finite_invertible_factor(self, dtype):
+        matrix = torch.zeros(3, 3, dtype=dtype, requires_grad=True)
+        factor = safe_cholesky(matrix)
+        assert (factor @ factor.T).abs().max() < 1e-30
+        assert (torch.diagonal(factor) > 0).all()
+        assert torch.isfinite(torch.autograd.grad(factor.sum(), matrix)[0]).all()
+
+    def test_row_of_zeros_leaves_the_others_alone(self):
+        matrix = torch.zeros(4, 4, dtype=float64)
+        keep = torch.tensor([0, 2, 3])
+        matrix[keep[:, None], keep] = spectrum(1.0, 2.0, 3.0)
+        factor = safe_cholesky(matrix)
+        torch.testing.assert_close(factor @ factor.T, matrix, rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("value", [1e-300, 1e-8, 4.0, 1e12, 1e300])
+    def test_one_by_one_is_a_square_root(self, value):
+        factor = safe_cholesky(torch.tensor([[value]], dtype=float64))
+        assert factor.shape == (1, 1)
+        assert factor.item() == pytest.approx(value**0.5, rel=1e-9)
+
+    def test_diagonals_of_thirty_magnitudes_are_equilibrated(self):
+        scale = torch.tensor([1e-15, 1e-6, 1.0, 1e6, 1e15], dtype=float64).sqrt()
+        correlation = spectrum(0.5, 0.8, 1.0, 1.2, 1.5)
+        correlation = correlation / (torch.diagonal(correlation)[:, None] * torch.diagonal(correlation)).sqrt()
+        matrix = scale[:, None] * correlation * scale
+        factor = safe_cholesky(matrix)
+        # Entries below 2e-16 of the mean diagonal count as rounding; the others keep their own relative precision.
+        torch.testing.assert_close((factor @ factor.T)[2:, 2:], matrix[2:, 2:], rtol=1e-9, atol=0)
+
+    @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2, 3)])
+    def test_shape_that_is_not_square_is_an_error(self, shape):
+        with pytest.raises(ValueError, match="square"):
+            safe_cholesky(torch.ones(shape))
+
+    def test_ladder_ends_where_the_method_says(self):
+        assert {torch.float64: 1e-10, torch.float32: 1e-6} == FIRST_JITTER
+        assert LAST_JITTER == 1e-4
+
+
+class TestSquaredDistance:
+    @pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
+    def test_agrees_with_direct_differences(self, offset):
+        x, z = points(7, 3) + offset, points(5, 3, seed=1) + offset
+        torch.testing.assert_close(squared_distance(x, z), direct_distance(x, z), rtol=1e-11, atol=1e-12)
+
+    @pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
+    def test_float32_agrees_with_differences_of_the_rounded_points(self, offset):
+        x, z = (points(7, 3) + offset).float(), (points(5, 3, seed=1) + offset).float()
+        distance = squared_distance(x, z)
+        assert distance.dtype == torch.float32
+        torch.testing.assert_close(distance.double(), direct_distance(x, z), rtol=1e-4, atol=1e-4)
+
+    def test_leading_axes_broadcast(self):
+        x, z = points(4, 1, 6, 2), points(3, 5, 2, seed=1)
+        distance = squared_distance(x, z)
+        assert distance.shape == (4, 3, 6, 5)
+        torch.testing.assert_close(distance, direct_distance(x, z), rtol=1e-11, atol=1e-12)
+
+    def test_close_pairs_are_found_in_every_member_of_a_batch(self):
+        x, z = points(6, 2), points(3, 5, 2, seed=1)
+        z[0, 1], z[1, 4], z[2, 0] = x[2] + 1e-9, x[5], x[0] - 1e-7
+        torch.testing.assert_close(squared_distance(x, z), direct_distance(x, z), rtol=1e-7, atol=0)
+        torch.testing.assert_close(squared_distance(z, x), direct_distance(z, x), rtol=1e-7, atol=0)
+
+    @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-2), (float64, 1e-6)])
+    def test_relative_precision_holds_for_two_far_clusters_of_close_points(self, dtype, tolerance):
+        """Centring cannot help here: without the differences the distances would be rounding alone."""
+        x = points(20, 3)
+        x[10:] += 1e4
+        x = x.to(dtype)
+        actual, expected = squared_distance(x, x).double(), direct_distance(x, x)
+        off = ~torch.eye(20, dtype=torch.bool)
+        assert ((actual - expected).abs()[off] < tolerance * expected[off]).all()
+
+    @pytest.mark.parametrize("dtype", [torch.float32, float64])
+    @pytest.mark.parametrize("columns", [1, 3, 784, 3072])
+    def test_diagonal_between_a_tensor_and_itself_is_exactly_zero(self, columns, dtype):
+        x = (points(30, columns) + 10).to(dtype)
+        assert torch.equal(torch.diagonal(squared_distance(x, x)), torch.zeros(30, dtype=dtype))
+        assert torch.equal(torch.diagonal(squared_distance(x, x.clone())), torch.zeros(30, dtype=dtype))
+
+    @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+    def test_equal_rows_are_exactly_at_distance_zero(self, scale):
+        x = scale * points(10, 4)
+        distance = squared_distance(torch.cat([x, x]), x)
+        assert torch.equal(torch.diagonal(distance[10:]), torch.zeros(10, dtype=float64))
+
+    def test_no_distance_is_negative(self):
+        x = points(50, 2).float() * 1e-3 + points(1, 2).float() * 1e3
+        assert (squared_distance(x, x + 1e-5) >= 0).all()
+
+    def test_gradient_agrees_with_that_of_the_differences(self):
+        x, z, weights = points(6, 3), points(5, 3, seed=1), points(6, 5, seed=2)
+        z[2] = x[1] + 1e-9  # one close pair among others
+        z[3] = x[4]
+        expected = torch.autograd.functional.jacobian(lambda *p: (weights * direct_distance(*p)).sum(), (x, z))
+        actual = torch.autograd.functional.jacobian(lambda *p: (weights * squared_distance(*p)).sum(), (x, z))
+        torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-12)
+
+    def test_gradient_is_the_same_each_time(self):
+        """The backward pass of many close pairs adds in a fixed order, in float32 and in parallel too."""
+        x, weights = points(5, 2).float().repeat(400, 1), points(2000, 500).float()
+        weights[direct_distance(x, x[:500]) > 0] = 0  # large gradients of the others would hide the last digits
+        gradients = []
+        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
+        for _ in range(5):
+            leaf = x.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad((weights * squared_distance(leaf, leaf[:500] + 1e-4)).sum(), leaf)
+            gradients.append(gradient)
+        torch.set_num_threads(threads)
+        assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
+
+    def test_gradient_of_a_tensor_with_itself_is_finite_and_zero_in_sum(self):
+        x = points(8, 2)
+        x = torch.cat([x, x[:3]]).requires_grad_()
+        (gradient,) = torch.autograd.grad(squared_distance(x, x).exp().sum(), x)
+        assert torch.isfinite(gradient).all()
+        assert gradient.sum(0).abs().max() < 1e-9 * gradient.abs().max()
