@@ -80,10 +80,11 @@ def leave_one_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise
     values = likelihood.log_expected_inverse_prob(marginals.mean, marginals.variance, y, noise)
     infinite = torch.isinf(values).any(0)
     if infinite.any():
+        first = int(infinite.nonzero()[0])
         raise InfiniteLOOError(
             type(likelihood).__name__,
-            f"at {int(infinite.sum())} of {len(infinite)} rows q(f) is too wide (the first is row "
-            f"{int(infinite.nonzero()[0])}, with variance {marginals.variance[:, infinite].max().item():.3g})",
+            f"at {int(infinite.sum())} of {len(infinite)} rows q(f) is too wide (the first is row {first}, with "
+            f"variance {marginals.variance[:, first].max().item():.3g})",
         )
     return -torch.logsumexp(marginals.log_weights.to(values.dtype)[:, None] + values, 0)
 
