@@ -1,0 +1,137 @@
+"""Sources from files: numpy arrays, the idx files of MNIST, and tables (CSV, Parquet)."""
+
+import gzip
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from autogp.data.sources import ArraySource
+from autogp.data.tables import TABLE_SUFFIXES, open_table
+
+__all__ = ["open_source"]
+
+# The names under which an .npz archive may hold inputs and targets.
+INPUT_NAMES = ("x", "X", "data")
+TARGET_NAMES = ("y", "Y", "target", "labels")
+
+# The third byte of an idx file; numbers are big-endian.
+IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+IDX_NAME = re.compile(r"[.-]idx\d?(-ubyte)?(\.gz)?$")
+
+
+def open_source(
+    path: str | Path,
+    target: str | Path | Sequence[str] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    dtype: Literal["float32", "float64"] = "float32",
+    cache: str | Path | None = None,
+) -> ArraySource:
+    """The rows of a file, by the end of its name; large files stay on disk.
+
+    - `.npy`: inputs, memory-mapped; `target` is the path of another `.npy`.
+    - `.npz`: inputs are the array named x, X or data; targets the one that `target` names, or y, Y, target or labels.
+    - `.idx`, `-idx3-ubyte`, also followed by `.gz`: images, memory-mapped unless compressed; `target` is the path of
+      the labels, by default the file whose name has "labels" for "images".
+    - `.csv`, `.csv.gz`, `.tsv`, `.parquet`: `target` is one column or a list of columns; inputs are the others, or
+      those in `columns`.
+
+    Without targets y is [N, 0], which serves prediction.
+
+    A table is read once, in pieces, into a memory-mapped copy: uint8 where all inputs are whole numbers from 0 to 255,
+    else `dtype` (float64 also where float32 would change whole numbers). Its first line must hold the names. A target
+    of text becomes integers that count `source.classes`, the labels in sorted order; others stay numbers. A missing
+    value is an error, but among several targets it is NaN.
+
+    Arguments:
+        path: The file.
+        target: Where the targets are, as above.
+        columns: Names of a table's inputs, in order.
+        classes: Class labels of a table's target, in order, to number them as another source does.
+        dtype: Of a table's inputs.
+        cache: Folder for the copy of a table, where it is found when the same file is opened again. By default the
+            copy is temporary and goes with the source.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = Path(folder.name, "cars.csv")
+        >>> _ = path.write_text("weight,doors,kind\\n1.5,4,saloon\\n2.5,2,coupe\\n")
+        >>> source = open_source(path, target="kind")
+        >>> len(source), source.columns, source.classes, source.y.tolist()
+        (2, ['weight', 'doors'], ['coupe', 'saloon'], [1, 0])
+        >>> folder.cleanup()
+    """
+    path = _existing(path)
+    if path.name.endswith(TABLE_SUFFIXES):
+        return open_table(path, str(target) if isinstance(target, Path) else target, columns, classes, dtype, cache)
+    if columns is not None or classes is not None or not isinstance(target, str | Path | None):
+        raise ValueError(f"columns, classes and several targets are for tables {TABLE_SUFFIXES}, not for {path}")
+    if path.suffix == ".npy":
+        return ArraySource(_read_npy(path), None if target is None else _read_npy(_existing(target)))
+    if path.suffix == ".npz":
+        return _open_npz(path, target)
+    if IDX_NAME.search(path.name):
+        labels = _labels_beside(path) if target is None else _existing(target)
+        return ArraySource(_read_idx(path), None if labels is None else _read_idx(labels))
+    raise ValueError(f"{path} should end in .npy, .npz, .idx(.gz), -ubyte(.gz) or one of {TABLE_SUFFIXES}")
+
+
+def _existing(path: str | Path) -> Path:
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty")
+    return path
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _open_npz(path: Path, target: str | Path | None) -> ArraySource:
+    with np.load(path, allow_pickle=False) as archive:
+        names = archive.files
+        x_name = next((name for name in INPUT_NAMES if name in names), None)
+        y_name = next((name for name in ([target] if target else TARGET_NAMES) if name in names), None)
+        # A lone array of inputs is data to predict; a target under another name is more likely than none.
+        if x_name is None or (y_name is None and (target or len(names) > 1)):
+            wanted = repr(target) if target else " or ".join(TARGET_NAMES)
+            raise ValueError(
+                f"{path} should hold inputs named {' or '.join(INPUT_NAMES)} and targets named {wanted}; "
+                f"it holds {', '.join(names) or 'nothing'}"
+            )
+        return ArraySource(archive[x_name], None if y_name is None else archive[y_name])
+
+
+def _labels_beside(path: Path) -> Path | None:
+    labels = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
+    return labels if labels != path and labels.is_file() else None
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    """An idx file: two zero bytes, the type, the number of axes, each axis as uint32, then the numbers."""
+    compressed = path.suffix == ".gz"
+    with gzip.open(path) if compressed else path.open("rb") as file:
+        magic = file.read(4)
+        if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_TYPES or magic[3] == 0:
+            raise ValueError(f"{path} is not an idx file: it starts with {magic.hex(' ')}")
+        header = file.read(4 * magic[3])
+        if len(header) < 4 * magic[3]:
+            raise ValueError(f"{path} ends within its header")
+        dtype = np.dtype(IDX_TYPES[magic[2]])
+        shape = tuple(np.frombuffer(header, ">u4").tolist())
+        expected = dtype.itemsize * int(np.prod(shape))
+        offset = 4 + len(header)
+        content = file.read() if compressed else b""
+        found = len(content) if compressed else path.stat().st_size - offset
+        if found != expected:
+            raise ValueError(f"{path} should hold {expected} bytes after its header, for {shape}, but holds {found}")
+        if compressed or expected == 0:
+            return np.frombuffer(content, dtype).reshape(shape)
+        return np.memmap(path, dtype, mode="r", offset=offset, shape=shape)

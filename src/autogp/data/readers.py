@@ -1,0 +1,156 @@
+"""CSV and Parquet files as a stream of record batches, with errors that say where the file is wrong."""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+__all__ = ["Layout", "plan_layout", "read_batches"]
+
+# Arrow reads some thirty blocks ahead; a line must fit into one.
+CSV_BLOCK_BYTES = 2**20
+PARQUET_BATCH_BYTES = 16 * 2**20
+
+# Arrow tells where a CSV file is wrong in the text of its errors only; the header is its row 1.
+WRONG_VALUE = re.compile(r"column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'", re.DOTALL)
+WRONG_WIDTH = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns of a table are inputs and targets, and how they are read.
+
+    Example:
+        >>> Layout(["width"], ["kind"], {"width": pa.float64(), "kind": pa.string()}, True, False).inputs
+        ['width']
+    """
+
+    inputs: list[str]
+    targets: list[str]
+    types: dict[str, pa.DataType]
+    text_target: bool  # the only target is class labels
+    integer_targets: bool  # the targets are whole numbers as far as can be told before reading them all
+
+
+def plan_layout(path: Path, target: str | Sequence[str] | None, columns: Sequence[str] | None, text: bool) -> Layout:
+    """The layout of the file: columns that are not targets are inputs, unless `columns` names them.
+
+    Arguments:
+        path: A CSV or Parquet file.
+        target: One column, several, or none.
+        columns: The inputs, in order.
+        text: Whether the target is class labels even if they look like numbers.
+    """
+    schema = _schema(path)
+    in_file = Counter(schema.names)
+    targets = [target] if isinstance(target, str) else list(target or [])
+    for name in [*targets, *(columns or [])]:
+        if name not in in_file:
+            raise ValueError(f"{path} has no column {name!r}; {_suggestion(name, list(in_file))}")
+    inputs = [name for name in schema.names if name not in targets] if columns is None else list(columns)
+    used = inputs + targets
+    in_use = Counter(used)
+    repeated = [name for name in used if in_file[name] > 1 or in_use[name] > 1]
+    if repeated:
+        raise ValueError(f"{path}: column {repeated[0]!r} appears more than once")
+    if not inputs:
+        raise ValueError(f"{path} has no columns besides the target")
+
+    found = {name: schema.field(name).type for name in used}
+    text_target = isinstance(target, str) and (text or _is_text(found[target]))
+    # A column of numbers is read as float64 wherever it starts with whole ones: others may follow.
+    types = {name: pa.bool_() if pa.types.is_boolean(kind) else pa.float64() for name, kind in found.items()}
+    if isinstance(target, str) and text_target:
+        types[target] = pa.string()
+    if path.suffix == ".parquet":
+        for name in used:
+            if types[name] != pa.string() and not _is_number(found[name]):
+                raise ValueError(f"{path}: column {name!r} holds {found[name]}, not numbers")
+    integers = all(pa.types.is_integer(found[name]) or pa.types.is_boolean(found[name]) for name in targets)
+    return Layout(inputs, targets, types, text_target, integers)
+
+
+def read_batches(path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
+    """The columns of `layout`, a few megabytes of rows at a time; numbers as Arrow finds them, labels as text."""
+    names = layout.inputs + layout.targets
+    if path.suffix == ".parquet":
+        # Not buffered ahead: that would hold whole row groups, whose size nothing bounds.
+        with parquet.ParquetFile(path, pre_buffer=False) as file:
+            yield from file.iter_batches(max(1, PARQUET_BATCH_BYTES // (8 * len(names))), columns=names)
+        return
+    try:
+        with _open_csv(path, include_columns=names, column_types=layout.types, strings_can_be_null=True) as reader:
+            yield from reader
+    except pa.ArrowInvalid as error:
+        raise _explained(path, error) from None
+
+
+def _schema(path: Path) -> pa.Schema:
+    """Names and types of the columns: as stored in Parquet, as the first block of a CSV file looks."""
+    if path.suffix == ".parquet":
+        try:
+            return parquet.read_schema(path)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{path} is not a Parquet file: {error}") from None
+    try:
+        with _open_csv(path) as reader:
+            return reader.schema
+    except pa.ArrowInvalid as error:
+        raise _explained(path, error) from None
+
+
+def _open_csv(path: Path, **conversion: object) -> csv.CSVStreamingReader:
+    return csv.open_csv(
+        path,
+        # One thread, so that errors know their row.
+        read_options=csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES),
+        parse_options=csv.ParseOptions(delimiter=_delimiter(path)),
+        convert_options=csv.ConvertOptions(**conversion),
+    )
+
+
+def _delimiter(path: Path) -> str:
+    with pa.input_stream(path, compression="detect") as stream:
+        start = stream.read(CSV_BLOCK_BYTES)
+    header = start.split(b"\n", 1)[0].decode("utf-8", errors="replace")
+    return max(",;\t", key=header.count)
+
+
+def _explained(path: Path, error: pa.ArrowInvalid) -> ValueError:
+    message = str(error)
+    if match := WRONG_VALUE.search(message):
+        column, row, value = match.groups()
+        name = _schema(path).names[int(column)]
+        return ValueError(f"{path}: column {name!r} must hold numbers, but row {int(row) - 1} holds {value[:80]!r}")
+    if match := WRONG_WIDTH.search(message):
+        row, expected, found = map(int, match.groups())
+        return ValueError(
+            f"{path}: line {row} (blank ones not counted) has {found} columns, but the header has {expected}"
+        )
+    if "Empty CSV" in message:
+        return ValueError(f"{path} has no rows")
+    return ValueError(f"{path}: {message}")
+
+
+def _suggestion(name: str, names: list[str]) -> str:
+    by_lower = {each.strip().lower(): each for each in names}
+    close = [by_lower[each] for each in difflib.get_close_matches(name.strip().lower(), by_lower)]
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    more = ", ..." if len(names) > 20 else ""
+    return f"its columns are {', '.join(map(repr, names[:20]))}{more}"
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)
+    return any(test(kind) for test in tests)

@@ -1,0 +1,228 @@
+"""CSV and Parquet files, streamed once into memory-mapped arrays that give any row at once."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from autogp.data.readers import Layout, plan_layout, read_batches
+from autogp.data.sources import ArraySource
+
+__all__ = ["TABLE_SUFFIXES", "open_table"]
+
+TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
+VERSION = 1  # of the files in a cache; raised whenever their meaning changes
+PIECE = 2**20  # numbers converted at a time
+
+
+def open_table(
+    path: Path,
+    target: str | Sequence[str] | None,
+    columns: Sequence[str] | None,
+    classes: Sequence[str] | None,
+    dtype: str,
+    cache: str | Path | None,
+) -> ArraySource:
+    """The rows of a CSV or Parquet file; the arguments are those of `open_source`."""
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
+    status = path.stat()
+    request = [VERSION, str(path.resolve()), status.st_size, status.st_mtime_ns, target, columns, classes, dtype]
+    key = hashlib.sha256(json.dumps(request, default=list).encode()).hexdigest()[:32]
+
+    def build(folder: Path) -> None:
+        layout = plan_layout(path, target, columns, text=classes is not None)
+        _write_arrays(folder, path, layout, isinstance(target, str), classes, dtype)
+
+    if cache is not None:
+        return _load_or_build(Path(cache), key, build)
+    temporary = Path(tempfile.mkdtemp(prefix="autogp-"))
+    with _removed_on_error(temporary):
+        source = _load_or_build(temporary, key, build)
+    weakref.finalize(source, shutil.rmtree, temporary, ignore_errors=True)
+    return source
+
+
+def _load_or_build(cache: Path, key: str, build: Callable[[Path], None]) -> ArraySource:
+    entry = cache / key
+    try:
+        return _load(entry)
+    except (OSError, ValueError):
+        # Absent, or damaged by a crash of the machine.
+        shutil.rmtree(entry, ignore_errors=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix="partial-", dir=cache))
+    with _removed_on_error(partial):
+        build(partial)
+        try:
+            # The name appears when everything is written, or never.
+            partial.rename(entry)
+        except OSError:
+            # Another process was faster.
+            shutil.rmtree(partial)
+    return _load(entry)
+
+
+@contextmanager
+def _removed_on_error(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _load(entry: Path) -> ArraySource:
+    about = json.loads((entry / "about.json").read_text())
+    x = np.memmap(entry / "x.bin", about["x_dtype"], mode="r", shape=tuple(about["x_shape"]))
+    y = None
+    if about["y_shape"] is not None:
+        y = np.memmap(entry / "y.bin", about["y_dtype"], mode="r", shape=tuple(about["y_shape"]))
+    return ArraySource(x, y, columns=about["columns"], classes=about["classes"])
+
+
+def _write_arrays(
+    folder: Path, path: Path, layout: Layout, single: bool, classes: Sequence[str] | None, wide: str
+) -> None:
+    """Writes x.bin [N, D], y.bin [N] or [N, P] and about.json, which says how to read them."""
+    x_path, y_path = folder / "x.bin", folder / "y.bin"
+    x_dtype, y_dtype = np.dtype(np.uint8), np.dtype(np.float64)
+    labels = _Labels(path, layout.targets[0], classes) if layout.text_target else None
+    whole = layout.integer_targets
+    rows = 0
+    for batch in read_batches(path, layout):
+        x = _numbers(batch, layout.inputs)  # [B, D]
+        _refuse_missing(path, layout.inputs, x, rows)
+        needed = np.promote_types(x_dtype, _narrowest(x, wide))
+        if needed != x_dtype and rows > 0:
+            _convert(x_path, x_dtype, needed)
+        x_dtype = needed
+        _append(x_path, x.astype(x_dtype))
+        if labels is not None:
+            _append(y_path, labels.codes(batch.column(layout.targets[0]), rows))
+        elif layout.targets:
+            y = _numbers(batch, layout.targets)  # [B, P]
+            if single:
+                _refuse_missing(path, layout.targets, y, rows)
+            whole = whole and bool((y == np.rint(y)).all())
+            _append(y_path, y)
+        rows += batch.num_rows
+    if rows == 0:
+        raise ValueError(f"{path} has no rows")
+
+    if labels is not None:
+        rank, classes = labels.finish()
+        _convert(y_path, np.dtype(np.int64), np.dtype(np.int64), rank.__getitem__)
+        y_dtype = np.dtype(np.int64)
+    elif layout.targets and whole:
+        y_dtype = np.dtype(np.int64)
+        _convert(y_path, np.dtype(np.float64), y_dtype)
+    y_shape = [rows] if single else [rows, len(layout.targets)]
+    about: dict[str, Any] = {
+        "x_dtype": x_dtype.name,
+        "x_shape": [rows, len(layout.inputs)],
+        "y_dtype": y_dtype.name,
+        "y_shape": y_shape if layout.targets else None,
+        "columns": layout.inputs,
+        "classes": None if classes is None else list(classes),
+    }
+    (folder / "about.json").write_text(json.dumps(about))
+
+
+class _Labels:
+    """Class labels met so far, each with its code and the row that had it first."""
+
+    def __init__(self, path: Path, column: str, classes: Sequence[str] | None) -> None:
+        self.place = f"{path}: target column {column!r}"
+        self.fixed = classes is not None
+        self.known = {str(label): (code, 0) for code, label in enumerate(classes or [])}
+
+    def codes(self, column: pa.Array, start: int) -> np.ndarray:
+        """Codes [B] of labels [B], in order of first appearance; `start` rows came before."""
+        if column.null_count:
+            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise ValueError(f"{self.place} has a missing value in row {start + row + 1}")
+        encoded = column.cast(pa.string()).dictionary_encode()
+        positions = encoded.indices.to_numpy()
+        _, first = np.unique(positions, return_index=True)
+        codes = []
+        for label, row in zip(encoded.dictionary.to_pylist(), start + first + 1, strict=True):
+            label = label.strip()
+            if self.fixed and label not in self.known:
+                raise ValueError(f"{self.place} has {label!r} in row {row}, which is not among {list(self.known)}")
+            codes.append(self.known.setdefault(label, (len(self.known), int(row)))[0])
+        return np.array(codes, np.int64)[positions]
+
+    def finish(self) -> tuple[np.ndarray, list[str]]:
+        """For each code its place among the sorted labels, and those labels."""
+        if self.fixed:
+            return np.arange(len(self.known)), list(self.known)
+        numbers = [(row, label) for label, (_, row) in self.known.items() if _is_number(label)]
+        text = [(row, label) for label, (_, row) in self.known.items() if not _is_number(label)]
+        # A typing error or a "?" must not turn a regression into thousands of classes.
+        if numbers and text:
+            (number_row, number), (text_row, label) = min(numbers), min(text)
+            raise ValueError(
+                f"{self.place} mixes numbers and text: row {number_row} holds {number!r}, row {text_row} {label!r}"
+            )
+        classes = sorted(self.known)
+        rank = np.empty(len(classes), np.int64)
+        rank[[self.known[label][0] for label in classes]] = np.arange(len(classes))
+        return rank, classes
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
+
+
+def _numbers(batch: pa.RecordBatch, names: list[str]) -> np.ndarray:
+    """Columns of the batch as float64 [B, D], missing values as NaN."""
+    # Not safe in Arrow's sense: whole numbers beyond 2^53 are rounded.
+    columns = (batch.column(name).cast(pa.float64(), safe=False) for name in names)
+    return np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
+
+
+def _refuse_missing(path: Path, names: list[str], values: np.ndarray, start: int) -> None:
+    if not np.isfinite(values).all():
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        what = "a missing" if np.isnan(values[row, column]) else "an infinite"
+        raise ValueError(f"{path}: column {names[column]!r} has {what} value in row {start + row + 1}")
+
+
+def _narrowest(values: np.ndarray, wide: str) -> np.dtype:
+    """The smallest dtype for [B, D] numbers that keeps whole ones exact."""
+    whole = (values == np.rint(values)).all(axis=0)  # [D]
+    if whole.all() and values.min() >= 0 and values.max() <= 255:
+        return np.dtype(np.uint8)
+    with np.errstate(over="ignore"):
+        changed = (values.astype(np.float32) != values).any(axis=0)  # [D]
+    return np.dtype(np.float64) if (whole & changed).any() else np.dtype(wide)
+
+
+def _append(path: Path, array: np.ndarray) -> None:
+    with path.open("ab") as file:
+        array.tofile(file)
+
+
+def _convert(
+    path: Path, before: np.dtype, after: np.dtype, change: Callable[[np.ndarray], np.ndarray] | None = None
+) -> None:
+    """Rewrites a file of numbers in another dtype, piece by piece."""
+    old = np.memmap(path, before, mode="r")
+    fresh = path.with_suffix(".new")
+    for start in range(0, len(old), PIECE):
+        piece = old[start : start + PIECE]
+        _append(fresh, (piece if change is None else change(piece)).astype(after))
+    fresh.replace(path)

@@ -1,0 +1,327 @@
+"""Tables become arrays on disk once, exactly, and every fault in them is named by its place."""
+
+import gc
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from autogp.data import ArraySource, open_source, readers, tables
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Callable[..., Path]:
+    def write(text: str, name: str = "data.csv") -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few rows at a time, so that small files have many batches."""
+    monkeypatch.setattr(readers, "CSV_BLOCK_BYTES", 64)
+    monkeypatch.setattr(readers, "PARQUET_BATCH_BYTES", 64)
+    monkeypatch.setattr(tables, "PIECE", 5)
+
+
+def save(frame: pd.DataFrame, path: Path) -> None:
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False)
+
+
+def everything(source: ArraySource) -> tuple[np.ndarray, np.ndarray]:
+    return source.rows(np.arange(len(source)))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", ["data.csv", "data.csv.gz", "data.parquet"])
+def test_table_gives_the_numbers_it_holds(tmp_path: Path, name: str) -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 3)), columns=["a", "b", "c"])
+    save(frame, tmp_path / name)
+    source = open_source(tmp_path / name, "b", dtype="float64")
+    x, y = everything(source)
+    assert source.columns == ["a", "c"]
+    assert not source.in_memory
+    np.testing.assert_array_equal(x, frame[["a", "c"]])
+    np.testing.assert_array_equal(y, frame["b"])
+    assert open_source(tmp_path / name, "b").x.dtype == np.float32
+
+
+@pytest.mark.parametrize(("separator", "name"), [(";", "a.csv"), ("\t", "a.csv"), ("\t", "a.tsv"), (",", "a.csv")])
+def test_semicolons_and_tabs_separate_too(csv: Callable[..., Path], separator: str, name: str) -> None:
+    source = open_source(csv("a,b\n1,2\n3,4\n".replace(",", separator), name), "b")
+    assert source.x.tolist() == [[1], [3]]
+    assert source.y.tolist() == [2, 4]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.one_of(st.integers(0, 255), st.integers(-(2**40), 2**40), st.floats(-1e6, 1e6, width=32)),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_inputs_are_stored_exactly_in_the_narrowest_dtype(values: list[float]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "data.csv")
+        path.write_text("a,b\n" + "".join(f"{value!r},0\n" for value in values))
+        source = open_source(path, "b")
+        x = source.x[:, 0].astype(np.float64)
+        whole = all(float(value).is_integer() for value in values)
+        if whole and all(0 <= value <= 255 for value in values):
+            assert source.x.dtype == np.uint8
+        # Whole numbers always come back exactly, and so does what float32 can hold.
+        exact = np.array(values, np.float64)
+        np.testing.assert_allclose(x, exact, rtol=2**-24 if not whole else 0)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_dtype_widens_when_later_rows_need_it(csv: Callable[..., Path]) -> None:
+    path = csv("a,b,y\n" + "1,2,0\n" * 30 + "1.5,2,0\n" * 30 + "1.5,1700000001,0\n")
+    source = open_source(path, "y")
+    assert source.x.dtype == np.float64
+    assert source.x[[0, 29, 30, 60]].tolist() == [[1, 2], [1, 2], [1.5, 2], [1.5, 1700000001]]
+    assert open_source(csv("a,y\n" + "1,0\n" * 30 + "-1,0\n"), "y").x.dtype == np.float32
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_targets_are_integers_only_if_all_are_written_so(csv: Callable[..., Path]) -> None:
+    for values, dtype, expected in (
+        (["1"] * 60, np.int64, [1] * 60),
+        (["1"] * 59 + ["2.5"], np.float64, [1] * 59 + [2.5]),
+        (["1.0"] * 60, np.float64, [1.0] * 60),
+        (["true", "false"] * 30, np.int64, [1, 0] * 30),
+    ):
+        source = open_source(csv("a,y\n" + "".join(f"0,{value}\n" for value in values)), "y")
+        assert source.y.dtype == dtype
+        assert source.y.tolist() == expected
+
+
+def test_several_targets_may_be_missing_but_one_may_not(csv: Callable[..., Path]) -> None:
+    path = csv("a,y,z\n1,2,3\n4,,6\n")
+    y = everything(open_source(path, ["z", "y"]))[1]
+    np.testing.assert_array_equal(y, [[3, 2], [6, np.nan]])
+    assert open_source(path, ["z"], columns=["a"]).y.tolist() == [[3], [6]]
+    with pytest.raises(ValueError, match=r"data\.csv: column 'y' has a missing value in row 2"):
+        open_source(path, "y", columns=["a"])
+
+
+def test_table_without_target_has_inputs_only(csv: Callable[..., Path]) -> None:
+    source = open_source(csv("a,b\n1,2\n"))
+    assert source.columns == ["a", "b"]
+    assert source.y.shape == (1, 0)
+
+
+def test_columns_choose_and_order_the_inputs(csv: Callable[..., Path]) -> None:
+    source = open_source(csv("name,a,b,y\nx,1,2,3\n"), "y", columns=["b", "a"])
+    assert source.x.tolist() == [[2, 1]]
+    assert source.columns == ["b", "a"]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", ["data.csv", "data.parquet"])
+def test_text_targets_count_sorted_classes(tmp_path: Path, name: str) -> None:
+    labels = np.random.default_rng(0).choice(["owl", "cat", "bee"], 100)
+    frame = pd.DataFrame({"a": range(100), "kind": labels})
+    save(frame, tmp_path / name)
+    source = open_source(tmp_path / name, "kind")
+    assert source.classes == ["bee", "cat", "owl"]
+    assert source.y.dtype == np.int64
+    assert np.array(source.classes)[source.y].tolist() == labels.tolist()
+
+
+def test_given_classes_number_the_labels_of_another_file(csv: Callable[..., Path]) -> None:
+    path = csv("a,y\n1,owl\n2, cat\n")
+    source = open_source(path, "y", classes=["bee", "cat", "owl"])
+    assert source.y.tolist() == [2, 1]
+    assert source.classes == ["bee", "cat", "owl"]
+    with pytest.raises(ValueError, match=r"target column 'y' has 'cat' in row 2, which is not among \['bee', 'owl'\]"):
+        open_source(path, "y", classes=["bee", "owl"])
+    assert open_source(csv("a,y\n1,30\n2,4\n"), "y", classes=["30", "4"]).y.tolist() == [0, 1]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_target_that_mixes_numbers_and_text_is_refused(csv: Callable[..., Path]) -> None:
+    with pytest.raises(ValueError, match=r"mixes numbers and text: row 1 holds '0\.5', row 3 '\?'"):
+        open_source(csv("a,y\n1,0.5\n1,1.5\n1,?\n"), "y")
+    with pytest.raises(ValueError, match=r"column 'y' must hold numbers, but row 61 holds '\?'"):
+        open_source(csv("a,y\n" + "1,0.5\n" * 60 + "1,?\n"), "y")
+
+
+def test_missing_label_names_its_row(csv: Callable[..., Path]) -> None:
+    with pytest.raises(ValueError, match="target column 'y' has a missing value in row 2"):
+        open_source(csv("a,y\n1,owl\n2,\n"), "y")
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("before", [0, 1, 100])
+def test_csv_with_text_in_number_column_names_row_and_value(csv: Callable[..., Path], before: int) -> None:
+    path = csv("a,width,y\n" + "1,2,3\n" * before + "1,wide,3\n")
+    with pytest.raises(
+        ValueError, match=rf"data\.csv: column 'width' must hold numbers, but row {before + 1} holds 'wide'"
+    ):
+        open_source(path, "y")
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("value", "what"), [("", "a missing"), ("NA", "a missing"), ("nan", "a missing"), ("inf", "an infinite")]
+)
+def test_csv_with_missing_value_names_row_and_column(csv: Callable[..., Path], value: str, what: str) -> None:
+    path = csv("a,width,y\n" + "1,2,3\n" * 50 + f"1,{value},3\n")
+    with pytest.raises(ValueError, match=rf"data\.csv: column 'width' has {what} value in row 51"):
+        open_source(path, "y")
+
+
+def test_parquet_with_missing_or_text_values_names_the_column(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    parquet.write_table(pa.table({"a": [1, None], "b": ["x", "y"], "y": [0.5, 1.5]}), path)
+    with pytest.raises(ValueError, match=r"data\.parquet: column 'a' has a missing value in row 2"):
+        open_source(path, "y", columns=["a"])
+    with pytest.raises(ValueError, match=r"data\.parquet: column 'b' holds string, not numbers"):
+        open_source(path, "y")
+
+
+def test_file_that_is_not_parquet_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data.parquet").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"data\.parquet is not a Parquet file"):
+        open_source(tmp_path / "data.parquet", "b")
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("before", [0, 100])
+def test_ragged_csv_names_the_line(csv: Callable[..., Path], before: int) -> None:
+    path = csv("a,b,y\n" + "1,2,3\n" * before + "1,2\n")
+    with pytest.raises(ValueError, match=rf"line {before + 2} .*has 2 columns, but the header has 3"):
+        open_source(path, "y")
+
+
+@pytest.mark.parametrize("text", ["a,y", "a,y\n", "\n"])
+def test_csv_without_rows_is_refused(csv: Callable[..., Path], text: str) -> None:
+    with pytest.raises(ValueError, match="has no rows"):
+        open_source(csv(text), "y")
+
+
+def test_parquet_without_rows_is_refused(tmp_path: Path) -> None:
+    pd.DataFrame({"a": [1.0], "y": [1.0]}).iloc[:0].to_parquet(tmp_path / "data.parquet")
+    with pytest.raises(ValueError, match="has no rows"):
+        open_source(tmp_path / "data.parquet", "y")
+
+
+def test_wrong_names_are_answered_with_close_ones(csv: Callable[..., Path]) -> None:
+    path = csv("weight,price,height\n1,2,3\n")
+    with pytest.raises(ValueError, match=r"data\.csv has no column 'Prize'; did you mean 'price'\?"):
+        open_source(path, "Prize")
+    with pytest.raises(ValueError, match="did you mean 'weight' or 'height'"):
+        open_source(path, "price", columns=["eight"])
+    with pytest.raises(ValueError, match="no column 'zzz'; its columns are 'weight', 'price', 'height'"):
+        open_source(path, ["zzz"])
+
+
+def test_columns_used_twice_or_not_at_all_are_refused(csv: Callable[..., Path]) -> None:
+    with pytest.raises(ValueError, match="column 'a' appears more than once"):
+        open_source(csv("a,b,a\n1,2,3\n"), "b")
+    with pytest.raises(ValueError, match="column 'b' appears more than once"):
+        open_source(csv("a,b\n1,2\n"), "b", columns=["a", "b"])
+    with pytest.raises(ValueError, match="no columns besides the target"):
+        open_source(csv("b\n1\n"), "b")
+
+
+def test_other_dtypes_are_refused(csv: Callable[..., Path]) -> None:
+    with pytest.raises(ValueError, match="dtype must be 'float32' or 'float64', got 'int8'"):
+        open_source(csv("a,b\n1,2\n"), "b", dtype="int8")  # type: ignore[arg-type]
+
+
+def test_second_opening_with_a_cache_does_not_read_the_file_again(
+    csv: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = csv("a,b,y\n1.5,2,owl\n3,4,cat\n")
+    first = open_source(path, "y", cache=tmp_path / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "read_batches", None)
+        again = open_source(path, "y", cache=tmp_path / "cache")
+    assert (again.x == first.x).all()
+    assert (again.y == first.y).all()
+    assert again.classes == first.classes == ["cat", "owl"]
+    assert again.columns == ["a", "b"]
+
+
+def test_changed_files_and_other_requests_are_read_anew(csv: Callable[..., Path], tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    path = csv("a,b,y\n1,2,3\n")
+    assert open_source(path, "y", cache=cache).x.tolist() == [[1, 2]]
+    assert open_source(path, "y", columns=["b"], cache=cache).x.tolist() == [[2]]
+    assert open_source(path, "a", cache=cache).x.tolist() == [[2, 3]]
+    path.write_text("a,b,y\n7,8,9\n")
+    os.utime(path, ns=(time.time_ns(), time.time_ns() + 10**9))
+    assert open_source(path, "y", cache=cache).x.tolist() == [[7, 8]]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_failed_reading_leaves_nothing_behind(
+    csv: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    path = csv("a,y\n" + "1,3\n" * 100 + "wide,3\n")
+    for cache in (tmp_path / "cache", None):
+        with pytest.raises(ValueError, match="row 101"):
+            open_source(path, "y", cache=cache)
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["about.json", "x.bin", "y.bin"])
+@pytest.mark.parametrize("absent", [True, False])
+def test_a_damaged_cache_is_never_used(csv: Callable[..., Path], tmp_path: Path, damage: str, absent: bool) -> None:
+    path = csv("a,b,y\n1.5,2,3\n4,5,6\n")
+    open_source(path, "y", cache=tmp_path / "cache")
+    (entry,) = (tmp_path / "cache").iterdir()
+    if absent:
+        (entry / damage).unlink()
+    else:
+        (entry / damage).write_bytes((entry / damage).read_bytes()[:-1])
+    assert open_source(path, "y", cache=tmp_path / "cache").x.tolist() == [[1.5, 2], [4, 5]]
+
+
+def test_two_processes_may_build_the_same_cache(
+    csv: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = csv("a,y\n1,2\n")
+    write = tables._write_arrays
+
+    def write_while_another_finishes(*arguments) -> None:
+        monkeypatch.setattr(tables, "_write_arrays", write)
+        open_source(path, "y", cache=tmp_path / "cache")
+        write(*arguments)
+
+    monkeypatch.setattr(tables, "_write_arrays", write_while_another_finishes)
+    assert open_source(path, "y", cache=tmp_path / "cache").x.tolist() == [[1]]
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_temporary_copy_goes_with_the_source(
+    csv: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    source = open_source(csv("a,y\n1,2\n"), "y")
+    assert len(list((tmp_path / "temporary").iterdir())) == 1
+    del source
+    gc.collect()
+    assert list((tmp_path / "temporary").iterdir()) == []
