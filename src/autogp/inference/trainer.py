@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.linalg import LinAlgError  # pyright: ignore[reportPrivateImportUsage]
+from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIssue]
 
 from autogp.data import Batches, InputScaler, Source, TargetScaler, check_finite, fingerprint, prefetch
 from autogp.inference.callbacks import Interrupts, Progress

@@ -1,0 +1,115 @@
+"""Where training starts: inducing inputs from the data, lengthscales from distances, variances from the targets."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans, MiniBatchKMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import pairwise_distances
+from torch import Tensor
+
+from autogp.data import InputScaler, Source
+from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52
+
+__all__ = ["KERNELS", "start_inducing_inputs", "start_kernel"]
+
+SAMPLE_ROWS = 20_000  # k-means sees no more
+DISTANCE_ROWS = 1_000
+SMALL_SAMPLE = 5_000  # up to here k-means proper, above with minibatches
+KERNELS = ("rbf", "matern12", "matern32", "matern52", "linear", "arccosine")
+
+
+def start_inducing_inputs(
+    source: Source, num_inducing: int, scaler: InputScaler | None = None, seed: int = 0, by_class: bool = False
+) -> Tensor:
+    """Cluster centres of a sample of the (scaled) rows, [M, D]; M is `num_inducing`, or as many rows as are distinct.
+
+    With `by_class` (integer targets) each class gets its share of the centres.
+
+    >>> import numpy as np
+    >>> from autogp.data import ArraySource
+    >>> start_inducing_inputs(ArraySource(np.repeat(np.eye(3), 5, axis=0)), num_inducing=10).shape
+    torch.Size([3, 3])
+    """
+    if num_inducing < 1:
+        raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
+    x, y = _sample(source, scaler, SAMPLE_ROWS, seed)
+    groups = [x] if not by_class else [x[y == label] for label in np.unique(y)]
+    groups = [_distinct(group) for group in groups]
+    centres = [
+        _centres(group, size, seed)
+        for group, size in zip(groups, _shares([len(group) for group in groups], num_inducing), strict=True)
+        if size
+    ]
+    return torch.from_numpy(_distinct(np.concatenate(centres)).astype(np.float64))
+
+
+def start_kernel(
+    name: str, source: Source, scaler: InputScaler | None = None, groups: int = 1, variance: float = 1.0, seed: int = 0
+) -> Kernel:
+    """A kernel by its name, for `groups` latent functions (1: shared), one lengthscale per input.
+
+    Lengthscales start at the median distance between (scaled) rows over sqrt(2), where an RBF kernel is exp(-1).
+    """
+    x, _ = _sample(source, scaler, DISTANCE_ROWS, seed)
+    dimension = x.shape[1]
+    apart = pairwise_distances(x)[np.triu_indices(len(x), 1)]
+    typical = float(np.median(apart[apart > 0])) if (apart > 0).any() else 1.0
+    lengthscale = torch.full((groups, dimension), typical / np.sqrt(2), dtype=torch.float64)
+    size = torch.full((groups,), variance, dtype=torch.float64)
+    stationary = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
+    if name in stationary:
+        return stationary[name](lengthscale, size)
+    # <x, x> = 1 for a typical row, plus a bias of the same size
+    weights = 2 / typical**2 * torch.ones(groups, dimension, dtype=torch.float64)
+    if name == "linear":
+        return Linear(variance * weights, bias=size)
+    if name == "arccosine":
+        return ArcCosine(degree=1, depth=3, weight_variance=weights, bias=torch.ones(groups), variance=size)
+    raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {name!r}")
+
+
+def _sample(source: Source, scaler: InputScaler | None, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scaled rows in float32 and their targets, at most `most` of them, at random."""
+    count = len(source)
+    chosen = np.arange(count)
+    if count > most:
+        chosen = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+    x, y = source.rows(chosen)
+    if scaler is None:
+        return np.asarray(x, dtype=np.float32), y
+    return scaler(torch.from_numpy(np.require(x, requirements=["C", "W"])), torch.float32).numpy(), y
+
+
+def _distinct(rows: np.ndarray) -> np.ndarray:
+    """The rows without repetitions, in order of first appearance; by hashing, since sorting wide rows takes seconds."""
+    rows = rows + 0.0  # -0 and 0 are equal, but not their bytes
+    first = {row.tobytes(): number for number, row in reversed(list(enumerate(rows)))}
+    return rows[sorted(first.values())]
+
+
+def _shares(counts: list[int], total: int) -> list[int]:
+    """Divides `total` evenly between groups that can take no more than their counts; the rest goes to the others."""
+    shares = [0] * len(counts)
+    total = min(total, sum(counts))
+    while total:
+        open_groups = [i for i, count in enumerate(counts) if shares[i] < count]
+        each = max(1, total // len(open_groups))
+        for i in open_groups:
+            step = min(each, counts[i] - shares[i], total)
+            shares[i] += step
+            total -= step
+    return shares
+
+
+def _centres(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
+    if size >= len(rows):
+        return rows
+    options: dict[str, Any] = {"n_clusters": size, "n_init": 1, "max_iter": 20, "random_state": seed}
+    few = len(rows) <= SMALL_SAMPLE
+    clusters = KMeans(**options) if few else MiniBatchKMeans(batch_size=2048, **options)
+    with warnings.catch_warnings():  # centres that have not settled serve as well: training moves them
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return np.asarray(clusters.fit(rows).cluster_centers_)
