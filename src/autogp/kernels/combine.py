@@ -12,7 +12,7 @@ class Sum(Kernel):
 
     def __init__(self, *kernels: Kernel):
         super().__init__()
-        self.kernels = nn.ModuleList(kernels)
+        self.kernels = _members(kernels)
 
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
         first, *rest = (kernel.gram(x, z) for kernel in self.kernels)  # pyright: ignore[reportCallIssue]
@@ -28,7 +28,7 @@ class Product(Kernel):
 
     def __init__(self, *kernels: Kernel):
         super().__init__()
-        self.kernels = nn.ModuleList(kernels)
+        self.kernels = _members(kernels)
 
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
         first, *rest = (kernel.gram(x, z) for kernel in self.kernels)  # pyright: ignore[reportCallIssue]
@@ -41,3 +41,10 @@ class Product(Kernel):
         for factor in rest:
             first = first * factor
         return first
+
+
+def _members(kernels: tuple[Kernel, ...]) -> nn.ModuleList:
+    if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
+        got = ", ".join(type(kernel).__name__ for kernel in kernels) or "nothing"
+        raise TypeError(f"kernels combine with kernels, got {got}")
+    return nn.ModuleList(kernels)
