@@ -15,6 +15,7 @@ __all__ = [
     "Likelihood",
     "Prediction",
     "align",
+    "as_targets",
     "check_real_targets",
     "gauss_hermite",
     "log_expectation",
@@ -273,9 +274,17 @@ def log_expectation(
     return torch.logsumexp(log_weights + log_values(mean + variance.sqrt() * z), 0)
 
 
+def as_targets(y: Tensor) -> Tensor:
+    """Targets as a tensor, from whatever holds numbers."""
+    try:
+        return torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"y must be a tensor of numbers, got {type(y).__name__}: {error}") from error
+
+
 def check_real_targets(y: Tensor, num_outputs: int | None = None, missing: bool = False) -> Tensor:
     """Targets as floats, [B, P] where the number of outputs is given; NaN passes only where targets may be missing."""
-    y = torch.as_tensor(y)
+    y = as_targets(y)
     if y.is_complex() or y.ndim < 1:
         raise ValueError(f"y must be a tensor of real numbers, one row per input, got {y.dtype} {tuple(y.shape)}")
     y = y if y.is_floating_point() else y.to(torch.float64)

@@ -3,7 +3,14 @@
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import REACH, Elementwise, InfiniteLOOError, check_real_targets, log_expectation
+from autogp.likelihoods.base import (
+    REACH,
+    Elementwise,
+    InfiniteLOOError,
+    as_targets,
+    check_real_targets,
+    log_expectation,
+)
 
 __all__ = ["Poisson"]
 
@@ -45,7 +52,7 @@ class Poisson(Elementwise):
         return rate, rate - torch.expm1(-variance) * torch.exp(2 * (mean + variance))
 
     def check_targets(self, y: Tensor) -> Tensor:
-        y = torch.as_tensor(y)
+        y = as_targets(y)
         if y.ndim > 2 and (y.ndim > 3 or y.shape[-1] != 2):
             raise ValueError(f"y must hold counts [B, P], or counts and exposures [B, P, 2], got {tuple(y.shape)}")
         exposure = torch.ones(()) if y.ndim < 3 else y[..., 1]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import Likelihood
+from autogp.likelihoods.base import Likelihood, as_targets
 
 __all__ = ["Softmax"]
 
@@ -57,7 +57,7 @@ class Softmax(Likelihood):
         return p, p * (1 - p)
 
     def check_targets(self, y: Tensor) -> Tensor:
-        y = torch.as_tensor(y)
+        y = as_targets(y)
         if y.ndim != 1 or y.is_complex() or y.dtype == torch.bool:
             raise ValueError(f"y must be a vector of integer labels, got {y.dtype} with shape {tuple(y.shape)}")
         labels = torch.nan_to_num(y, nan=-1.0).to(torch.int64)

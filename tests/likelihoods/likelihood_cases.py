@@ -1,0 +1,87 @@
+"""One likelihood of each kind with targets, a Gaussian q(f), and the density written with scipy alone."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import special, stats
+from torch import Tensor
+
+from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, Network, Poisson, Softmax, StudentT
+
+__all__ = ["ELEMENTWISE", "INFINITE_LOO", "KINDS", "Case", "make", "reference_log_prob"]
+
+ROWS = 5
+VARIANCES = (0.3, 2.0, 0.05)
+SCALES = (0.2, 1.5)
+DF = 4.5
+ELEMENTWISE = ("gaussian", "logit", "probit", "poisson", "student-t")
+KINDS = (*ELEMENTWISE, "softmax", "network")
+INFINITE_LOO = ("poisson", "network")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A likelihood, targets that it has checked, and the means and variances [B, Q] of q(f)."""
+
+    likelihood: Likelihood
+    y: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    def latents(self, *leading: int, seed: int = 1) -> Tensor:
+        """Standard normal latent values [*leading, B, Q]."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(*leading, *self.mean.shape, dtype=torch.float64, generator=generator).to(self.mean.dtype)
+
+
+def make(kind: str, dtype: torch.dtype = torch.float64, rows: int = ROWS) -> Case:
+    """The same numbers for every precision."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    def number(values: tuple[float, ...]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64)
+
+    likelihood, y = {
+        "gaussian": (Gaussian(2, variance=number(VARIANCES[:2])), normal(rows, 2)),
+        "logit": (Bernoulli(2), (normal(rows, 2) > 0).double()),
+        "probit": (Bernoulli(2, link="probit"), (normal(rows, 2) > 0).double()),
+        "poisson": (Poisson(2), torch.stack([(3 * normal(rows, 2)).abs().round(), normal(rows, 2).exp()], -1)),
+        "student-t": (StudentT(2, df=DF, scale=number(SCALES)), 2 * normal(rows, 2)),
+        "softmax": (Softmax(4), (2 * normal(rows)).abs().long() % 4),
+        "network": (Network(3, num_nodes=2, variance=number(VARIANCES)), normal(rows, 3)),
+    }[kind]
+    y = y.to(dtype) if y.is_floating_point() else y
+    mean = normal(rows, likelihood.num_latents)
+    variance = 0.05 + 0.2 * normal(rows, likelihood.num_latents).square().clamp_max(1)
+    return Case(likelihood, likelihood.check_targets(y), mean.to(dtype), variance.to(dtype))
+
+
+def reference_log_prob(kind: str, f: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """log p(y | f), [B], of the likelihood that `make` gives, from f [B, Q]."""
+    sd = np.sqrt(VARIANCES)
+    match kind:
+        case "gaussian":
+            return stats.norm.logpdf(y, f, sd[:2]).sum(-1)
+        case "logit":
+            return stats.bernoulli.logpmf(y, special.expit(f)).sum(-1)
+        case "probit":
+            return stats.bernoulli.logpmf(y, special.ndtr(f)).sum(-1)
+        case "poisson":
+            return stats.poisson.logpmf(y[..., 0], y[..., 1] * np.exp(f)).sum(-1)
+        case "student-t":
+            return stats.t.logpdf(y, DF, loc=f, scale=SCALES).sum(-1)
+        case "softmax":
+            return np.array(
+                [row[label] - math.log(sum(math.exp(v) for v in row)) for row, label in zip(f, y, strict=True)]
+            )
+        case "network":  # output i: W_i1 g_1 + W_i2 g_2
+            return sum(
+                stats.norm.logpdf(y[:, i], f[:, 2 * i] * f[:, 6] + f[:, 2 * i + 1] * f[:, 7], sd[i]) for i in range(3)
+            )
+        case _:
+            raise KeyError(kind)
