@@ -2,10 +2,11 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 __all__ = ["FIRST_JITTER", "LAST_JITTER", "NotPositiveDefiniteError", "safe_cholesky", "squared_distance"]
 
@@ -65,27 +66,57 @@ def _scale(matrix: Tensor) -> Tensor:
     return torch.maximum(diagonal, floor.clamp_min(torch.finfo(matrix.dtype).tiny)).sqrt()
 
 
-def squared_distance(x: Tensor, z: Tensor) -> Tensor:
-    """Squared Euclidean distances [..., N, M] between the rows of x [..., N, D] and of z [..., M, D].
+def squared_distance(x: Tensor, z: Tensor, scale: Tensor | None = None) -> Tensor:
+    """Squared Euclidean distances [..., N, M] between the rows of x [..., N, D] and of z [..., M, D], times `scale`.
 
-    One matrix product; both sides are centred first, so that a common offset does not eat the precision. Pairs so close
-    that half of the digits cancel are summed from their differences: equal rows are at distance 0 exactly.
+    `scale` is [..., 1, D] or [..., 1, 1]. One matrix product; both sides are centred first, so that a common offset
+    does not eat the precision. Pairs so close that half of the digits cancel are summed from their differences: equal
+    rows are at distance 0 exactly.
     """
-    centre = z.detach().mean(-2, keepdim=True)
-    u, v = x - centre, z - centre
-    squares = u.square().sum(-1)[..., :, None] + v.square().sum(-1)[..., None, :]
-    distance = (squares - 2 * u @ v.mT).clamp_min(0)
-    close = (distance.detach() < math.sqrt(torch.finfo(x.dtype).eps) * squares.detach()).nonzero(as_tuple=True)
-    if close[0].numel() == 0:
+    return _SquaredDistance.apply(x, z, x.new_ones(1, 1) if scale is None else scale)
+
+
+class _SquaredDistance(torch.autograd.Function):
+    """d = |u|^2 + |v|^2 - 2 u v', u = scale (x - c), v = scale (z - c): one product each way, and one more for x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, z: Tensor, scale: Tensor) -> Tensor:
+        centre = z.mean(-2, keepdim=True)
+        u, v = (x - centre) * scale, (z - centre) * scale
+        u_square, v_square = u.square().sum(-1)[..., :, None], v.square().sum(-1)[..., None, :]
+        squares = u_square + v_square
+        distance = torch.sub(squares, u @ v.mT, alpha=2).clamp_min_(0)
+        threshold = math.sqrt(torch.finfo(x.dtype).eps)
+        ctx.equal = None
+        if distance.amin() < threshold * (u_square.amax() + v_square.amax()):
+            close = (distance < threshold * squares).nonzero(as_tuple=True)
+            rows, columns = (*close[:-2], close[-2]), (*close[:-2], close[-1])
+            difference = u.expand(*distance.shape[:-1], -1)[rows] - v.expand(*distance.mT.shape[:-1], -1)[columns]
+            distance[close] = difference.square().sum(-1)
+            ctx.equal = distance == 0
+        ctx.save_for_backward(u, v, scale)
+        ctx.shapes = x.shape, z.shape
         return distance
-    difference = _rows(x, distance.shape[:-1], close[:-1]) - _rows(z, distance.mT.shape[:-1], (*close[:-2], close[-1]))
-    return distance.index_put(close, difference.square().sum(-1))
 
-
-def _rows(x: Tensor, shape: Sequence[int], index: tuple[Tensor, ...]) -> Tensor:
-    """The rows [P, D] at `index` of x [..., N, D], its leading axes broadcast to `shape`.
-
-    By index_select: indexing with tensors has a backward pass that adds in no fixed order.
-    """
-    number = torch.arange(x[..., 0].numel(), device=x.device).reshape(x.shape[:-1]).expand(shape)
-    return x.reshape(-1, x.shape[-1]).index_select(0, number[index])
+    @staticmethod
+    @once_differentiable  # the gradients are constants to autograd: a second derivative would be wrong in silence
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        (u, v, scale), (weights,) = ctx.saved_tensors, grad_outputs
+        if ctx.equal is not None:  # equal rows pull at nothing, but for rounding
+            weights = weights.masked_fill(ctx.equal, 0)
+        row, column = weights.sum(-1)[..., :, None], weights.sum(-2)[..., :, None]
+        product = weights.mT @ u  # [..., M, D]
+        z_grad = 2 * scale * (column * v - product)
+        x_grad = 2 * scale * (row * u - weights @ v) if ctx.needs_input_grad[0] else None
+        scale_grad = None
+        if ctx.needs_input_grad[2]:
+            # sum_nm W_nm (u_n - v_m)^2 for each column, from the product that is there already
+            # (weights first: a point so far away that its square overflows has weight 0).
+            total = (row * u * u).sum(-2, keepdim=True) + (v * (column * v - 2 * product)).sum(-2, keepdim=True)
+            scale_grad = (2 / scale * total.expand(torch.broadcast_shapes(total.shape, scale.shape))).sum_to_size(
+                scale.shape
+            )
+        x_shape, z_shape = ctx.shapes
+        return None if x_grad is None else x_grad.sum_to_size(x_shape), z_grad.sum_to_size(z_shape), scale_grad

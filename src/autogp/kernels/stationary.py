@@ -39,9 +39,7 @@ class Stationary(Kernel):
 
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
         check_points(self.log_lengthscale.shape[-1], x=x, z=z)
-        lengthscale = self.lengthscale[:, None].to(x.dtype)
-        x_scaled = x / lengthscale
-        distance = squared_distance(x_scaled, x_scaled if z is x else z / lengthscale)  # [G, N, M]
+        distance = squared_distance(x, z, (-self.log_lengthscale[:, None]).exp().to(x.dtype))  # [G, N, M]
         return self.variance[:, None, None].to(x.dtype) * self.profile(distance)
 
     def diag(self, x: Tensor) -> Tensor:
