@@ -16,6 +16,7 @@ logger = logging.getLogger("autogp")
 # A float32 block carries relative errors of 6e-8, which L^-1 magnifies by up to 1 / sqrt(jitter).
 FIRST_JITTER = {torch.float64: 1e-10, torch.float32: 1e-6}
 LAST_JITTER = 1e-4
+CHUNK_NUMBERS = 2**22  # of the differences between close pairs that are in memory at a time
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -88,35 +89,44 @@ class _SquaredDistance(torch.autograd.Function):
         distance = torch.sub(squares, u @ v.mT, alpha=2).clamp_min_(0)
         threshold = math.sqrt(torch.finfo(x.dtype).eps)
         ctx.equal = None
-        if distance.amin() < threshold * (u_square.amax() + v_square.amax()):
-            close = (distance < threshold * squares).nonzero(as_tuple=True)
-            rows, columns = (*close[:-2], close[-2]), (*close[:-2], close[-1])
-            difference = u.expand(*distance.shape[:-1], -1)[rows] - v.expand(*distance.mT.shape[:-1], -1)[columns]
-            distance[close] = difference.square().sum(-1)
+        # Close, or NaN: where squares overflow, infinity less infinity, the differences know better.
+        if not distance.amin() >= threshold * (u_square.amax() + v_square.amax()):
+            for pairs in (~(distance >= threshold * squares)).nonzero().split(max(1, CHUNK_NUMBERS // u.shape[-1])):
+                *batch, row, column = pairs.unbind(-1)
+                u_rows = u.expand(*distance.shape[:-1], -1)[(*batch, row)]
+                v_rows = v.expand(*distance.mT.shape[:-1], -1)[(*batch, column)]
+                distance[(*batch, row, column)] = (u_rows - v_rows).square().sum(-1)
             ctx.equal = distance == 0
         ctx.save_for_backward(u, v, scale)
-        ctx.shapes = x.shape, z.shape
+        ctx.shapes, ctx.same = (x.shape, z.shape), z is x
         return distance
 
     @staticmethod
     @once_differentiable  # the gradients are constants to autograd: a second derivative would be wrong in silence
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (u, v, scale), (weights,) = ctx.saved_tensors, grad_outputs
+        x_shape, z_shape = ctx.shapes
+        x_needed, z_needed, scale_needed = ctx.needs_input_grad
         if ctx.equal is not None:  # equal rows pull at nothing, but for rounding
             weights = weights.masked_fill(ctx.equal, 0)
+        if ctx.same:  # both sides pull at the same rows: one product for the two
+            weights, x_needed = weights + weights.mT, False
+        elif not z_needed:  # the product that z would need is spared
+            u, v, weights = v, u, weights.mT
         row, column = weights.sum(-1)[..., :, None], weights.sum(-2)[..., :, None]
         product = weights.mT @ u  # [..., M, D]
-        z_grad = 2 * scale * (column * v - product)
-        x_grad = 2 * scale * (row * u - weights @ v) if ctx.needs_input_grad[0] else None
+        pull = column * v - product
+        x_grad = 2 * scale * (row * u - weights @ v) if x_needed and z_needed else None
+        z_grad = 2 * scale * pull
         scale_grad = None
-        if ctx.needs_input_grad[2]:
+        if scale_needed:
             # sum_nm W_nm (u_n - v_m)^2 for each column, from the product that is there already
             # (weights first: a point so far away that its square overflows has weight 0).
-            total = (row * u * u).sum(-2, keepdim=True) + (v * (column * v - 2 * product)).sum(-2, keepdim=True)
-            scale_grad = (2 / scale * total.expand(torch.broadcast_shapes(total.shape, scale.shape))).sum_to_size(
-                scale.shape
-            )
-        x_shape, z_shape = ctx.shapes
+            total = (row * u * u).sum(-2, keepdim=True) + (v * (pull - product)).sum(-2, keepdim=True)
+            total = total * (1 if ctx.same else 2) / scale
+            scale_grad = total.sum_to_size(scale.shape)
+        if not z_needed:
+            return z_grad.sum_to_size(x_shape), None, scale_grad
         return None if x_grad is None else x_grad.sum_to_size(x_shape), z_grad.sum_to_size(z_shape), scale_grad
