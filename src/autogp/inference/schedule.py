@@ -105,5 +105,7 @@ def phases(settings: Settings) -> list[Phase]:
         last = min(epochs - 1, max(1, round(epochs * settings.loo_share)))
         return [Phase("elbo", epochs - last), Phase("loo", last, hold=True)]
     cycle = min(settings.loo_cycle, epochs // 2)
-    turns = max(1, round(epochs / (2 * cycle)))
-    return [Phase("elbo", cycle), Phase("loo", cycle, hold=True)] * turns
+    turns = epochs // (2 * cycle)
+    found = [phase for _ in range(turns) for phase in (Phase("elbo", cycle), Phase("loo", cycle, hold=True))]
+    found[0] = Phase("elbo", epochs - (2 * turns - 1) * cycle)  # the start takes what the turns leave over
+    return found

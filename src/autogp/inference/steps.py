@@ -63,11 +63,13 @@ def natural_step(
         if rows.requires_grad:
             (-value).backward()
         weights = batch.weights[:, None]
-        torch.autograd.backward([marginals.mean, marginals.variance], [-weights * alpha, -weights * beta])
+        if marginals.mean.requires_grad:  # else kernel and inducing inputs are frozen
+            torch.autograd.backward([marginals.mean, marginals.variance], [-weights * alpha, -weights * beta])
     else:
         rows = OBJECTIVES[objective](likelihood, marginals, batch.y, noise.get(objective))
         value = (batch.weights * rows).sum()
-        (-value).backward()
+        if value.requires_grad:
+            (-value).backward()
     _check_finite(model, value, alpha, beta)
     posterior.natural_step(basis.detach(), constant.mean[0], alpha[0], beta[0], rate, batch.weights)
     return StepResult(value.detach(), constant)
@@ -76,18 +78,27 @@ def natural_step(
 def gradient_step(
     model: SparseGP, batch: Batch, objective: str, samples: int, generator: torch.Generator
 ) -> StepResult:
-    """Ordinary gradients of the objective's negative for every parameter, left in `.grad`.
+    """Ordinary gradients, left in `.grad`: for q those of the evidence lower bound, for all other parameters those of
+    the objective (of their negatives: optimisers descend).
 
     For mixtures and diagonal posteriors, for the paper's own settings, and for phases that hold q(u) fixed.
     """
     prepared = model.prepare(batch.x.dtype)
     marginals = condition(*model.basis(batch.x, prepared), prepared.moments)
-    noise = draw(model.likelihood.sampled & {objective}, marginals, samples, generator)
+    learnt = [parameter for parameter in model.posterior.parameters() if parameter.requires_grad]
+    names = {"elbo", objective} if learnt else {objective}
+    noise = draw(model.likelihood.sampled & names, marginals, samples, generator)
     rows = OBJECTIVES[objective](model.likelihood, marginals, batch.y, noise.get(objective))
     value = (batch.weights * rows).sum()
     if objective == "elbo":
         value = value - prepared.moments.kl()
-    (-value).backward()
+    if value.requires_grad:
+        (-value).backward(retain_graph=bool(learnt) and objective != "elbo")
+    if learnt and objective != "elbo":
+        rows = expected_log_prob(model.likelihood, marginals, batch.y, noise.get("elbo"))
+        bound = (batch.weights * rows).sum() - prepared.moments.kl()
+        for parameter, gradient in zip(learnt, torch.autograd.grad(-bound, learnt), strict=True):
+            parameter.grad = gradient
     _check_finite(model, value)
     return StepResult(value.detach(), Marginals(*(part.detach() for part in marginals)))
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIssue]
 
-from autogp.data import Batches, InputScaler, Source, TargetScaler, check_finite, fingerprint, prefetch
+from autogp.data import Batches, InputScaler, Source, TargetScaler, check_finite, prefetch
 from autogp.inference.callbacks import Interrupts, Progress
 from autogp.inference.checkpoint import Checkpoint, Checkpoints
+from autogp.inference.identity import data_identity, settings_identity
 from autogp.inference.schedule import Phase, Settings, phases
 from autogp.inference.steps import OBJECTIVES, Batch, NonFiniteError, StepResult, draw, gradient_step, natural_step
 from autogp.likelihoods import InfiniteLOOError
@@ -32,6 +33,7 @@ DEFAULT_SETTINGS = Settings()
 SKIPS_IN_A_ROW = 3  # then the run goes back to its last good state, with half the step size
 ROLLBACKS = 5
 SCORE_ROWS = 8192
+FAILURES = (NonFiniteError, NotPositiveDefiniteError, InfiniteLOOError, LinAlgError)  # of a step: it is skipped
 COUNTERS = (
     "seconds",
     "skipped",
@@ -92,13 +94,15 @@ def train(
     >>> len(history.rows)
     3
     """
-    check_finite(source, allow_missing_targets=True)
+    for rows in (source, validation):
+        if rows is not None:
+            check_finite(rows, allow_missing_targets=_may_be_missing(model, rows))
     run = _Run(model, source, settings, weights, validation, input_scaler, target_scaler)
     if folder is None:
         run.loop(callbacks)
         return run.history
-    data = fingerprint(source)
-    kept = {name: value for name, value in asdict(settings).items() if name not in ("checkpoint_seconds", "device")}
+    kept = settings_identity(settings, model)
+    data = data_identity(source, run.weights, validation, input_scaler, target_scaler)
     with (
         Checkpoints(folder, kept, data, reserve_bytes=2 * run.state_bytes()) as checkpoints,
         Interrupts() as interrupts,
@@ -131,7 +135,8 @@ class _Run:
         self.settings = settings
         self.batches = Batches(source, min(settings.batch_size, len(source)), settings.seed)
         self.num_data = len(source)
-        self.weights = None if weights is None else torch.as_tensor(weights, dtype=self.dtype)
+        self.weights = None if weights is None else _checked_weights(weights, len(source)).to(self.dtype)
+        self.total_weight = float(len(source)) if self.weights is None else self.weights.double().sum().item()
         self.validation = validation
         self.input_scaler = None if input_scaler is None else input_scaler.to(self.device)
         self.target_scaler = None if target_scaler is None else target_scaler.to(self.device)
@@ -141,6 +146,11 @@ class _Run:
         self.total_steps = sum(phase.epochs for phase in self.phases) * self.batches.steps_per_epoch
         if isinstance(model.posterior, HeldPosterior):
             raise TypeError("a held posterior does not learn: give the model a GaussianPosterior or MixturePosterior")
+        if isinstance(model.posterior, GaussianPosterior) and settings.optimiser != "natural":
+            raise TypeError(
+                f"optimiser={settings.optimiser!r} cannot move a GaussianPosterior, which learns by natural gradients: "
+                "give the model a MixturePosterior"
+            )
         self.free_posterior = model.posterior  # what learns; a phase may put a held one in its place
         others = [*model.kernel.parameters(), *model.likelihood.parameters(), model.inducing_inputs]
         self.optimisers = {
@@ -155,7 +165,11 @@ class _Run:
         self.epoch_value = self.epoch_score = 0.0
         self.epoch_steps = 0
         self.history = History()
+        self.failure: Exception | None = None  # of the last step that was skipped
         self.good = self.best = self._snapshot()
+        self.untried: dict[str, Tensor] | None = None  # the last epoch's state: good once a step from there has worked
+        if settings.objective == "loo":
+            self._check_loo(source)
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -164,6 +178,18 @@ class _Run:
         callbacks: Sequence[Callable[[Progress], bool | None]],
         checkpoints: Checkpoints | None = None,
         interrupts: Interrupts | None = None,
+    ) -> None:
+        try:
+            self._steps(callbacks, checkpoints, interrupts)
+        finally:  # however the run ends, the model is whole and can be trained further
+            self._load(self.best)
+            self.model.zero_grad(set_to_none=True)
+
+    def _steps(
+        self,
+        callbacks: Sequence[Callable[[Progress], bool | None]],
+        checkpoints: Checkpoints | None,
+        interrupts: Interrupts | None,
     ) -> None:
         started = time.monotonic() - self.seconds
         saved = time.monotonic()
@@ -184,23 +210,20 @@ class _Run:
             for callback in callbacks:
                 if callback(report):
                     stop = stop or "callback"
+            if stop == "callback" and not epoch_end:
+                self._end_epoch(phase, progress)  # else what the broken epoch has learnt would be lost
+            if self.step == self.total_steps:
+                stop = stop or "max_epochs"
             self.history.stopped = stop
             if checkpoints is not None and interrupts is not None:
                 due = time.monotonic() - saved > self.settings.checkpoint_seconds
                 if stop or interrupts.received or due:
                     checkpoints.save(self.step, self.tensors(), self.state())
                     saved = time.monotonic()
-                if interrupts.received and not stop:
+                if interrupts.received:
                     raise interrupts.error(f"after step {self.step} of {self.total_steps}", checkpoints.folder)
             if stop:
                 break
-        else:
-            self.history.stopped = self.history.stopped or "max_epochs"
-            if checkpoints is not None and not stop:
-                checkpoints.save(self.step, self.tensors(), self.state())
-        self._release()
-        self.model.load_state_dict(self.best)
-        self.model.zero_grad(set_to_none=True)
 
     def _phase(self) -> tuple[Phase, float]:
         """The phase that the next step belongs to, and how much of it has passed."""
@@ -225,21 +248,24 @@ class _Run:
         self.generator.manual_seed((settings.seed << 32) + step)  # noise depends on (seed, step) alone
         try:
             if isinstance(self.model.posterior, GaussianPosterior) and settings.optimiser == "natural":
-                rate = max(self.step_scale * settings.natural_rate_at(progress), 1 / (step + 1))
+                rate = self.step_scale * max(settings.natural_rate_at(progress), 1 / (step + 1))
                 result = natural_step(self.model, batch, phase.objective, rate, settings.samples, self.generator)
             else:
                 result = gradient_step(self.model, batch, phase.objective, settings.samples, self.generator)
-        except (NonFiniteError, NotPositiveDefiniteError, InfiniteLOOError, LinAlgError) as error:
+        except FAILURES as error:
             self._skip(error)
             return
         optimiser.step()
+        if self.untried is not None:
+            self.good, self.untried = self.untried, None
         self.skipped_in_a_row = 0
         self.epoch_steps += 1
-        self.epoch_value += result.value.item() / self.num_data
+        self.epoch_value += result.value.item() / self.total_weight
         if self.validation is None:
             self.epoch_score += self._training_score(batch, result)
 
     def _skip(self, error: Exception) -> None:
+        self.failure = error
         self.skipped += 1
         self.skipped_in_a_row += 1
         if self.skipped_in_a_row < SKIPS_IN_A_ROW:
@@ -247,6 +273,8 @@ class _Run:
         self.skipped_in_a_row = 0
         self.rollbacks += 1
         if self.rollbacks > ROLLBACKS:
+            if isinstance(error, InfiniteLOOError):
+                raise error  # no smaller step helps, and its message says what does
             raise TrainingDivergedError(
                 f"training diverged: after {self.rollbacks - 1} returns to an earlier state with ever smaller steps it "
                 f"still fails ({error}). Scale the inputs and targets, lower learning_rate, or use dtype='float64'."
@@ -254,11 +282,16 @@ class _Run:
         self.step_scale /= 2
         logger.warning("%d steps in a row failed (%s): going back, with half the step size", SKIPS_IN_A_ROW, error)
         self._load(self.good)
+        if self.untried is not None and all(torch.equal(self.best[name], self.untried[name]) for name in self.best):
+            self.best, self.history.best_score = self.good, -math.inf  # scored by its batches, and yet no step works
+        self.untried = None
 
     def _end_epoch(self, phase: Phase, progress: float) -> str:
         """Scores the model, keeps it if it is the best, and says why to stop, if so."""
-        count = max(self.epoch_steps, 1)
-        score = self.epoch_score / count if self.validation is None else self._validation_score()
+        count = self.epoch_steps
+        if not count and isinstance(self.failure, InfiniteLOOError) and self.step % self.batches.steps_per_epoch == 0:
+            raise self.failure  # a whole epoch in vain
+        state, score = self._scored_state()
         history = self.history
         epoch = len(history.rows) + 1
         history.rows.append(
@@ -267,25 +300,39 @@ class _Run:
                 "step": self.step,
                 "seconds": round(self.seconds, 3),
                 "objective": phase.objective,
-                "value": self.epoch_value / count,
+                "value": self.epoch_value / count if count else math.nan,
                 "score": score,
-                "learning_rate": self.settings.learning_rate_at(phase, progress),
+                "learning_rate": self.step_scale * self.settings.learning_rate_at(phase, progress),
                 "skipped": self.skipped,
             }
         )
         self.epoch_value = self.epoch_score = 0.0
         self.epoch_steps = 0
-        self.good = self._snapshot()
+        self.untried = state
         # Scores are compared within the last phase: what the others are for is only seen at its end.
         last = phase is self.phases[-1] or self.step >= self.total_steps
-        if score > history.best_score or not last:
+        if score > history.best_score or not (last or math.isnan(score)):
             history.best_score = score if last else -math.inf
-            history.best_epoch, self.best = epoch, self.good
+            history.best_epoch, self.best = epoch, state
         if last and self.settings.patience is not None and epoch - history.best_epoch >= self.settings.patience:
             return "no better score"
         return ""
 
     # -- scores ---------------------------------------------------------------------------------------------------
+
+    def _scored_state(self) -> tuple[dict[str, Tensor], float]:
+        """The model's state as it would be kept, and its score; the last good one and NaN if it went too far."""
+        held = self.model.posterior
+        try:
+            self._release()
+            state = self._snapshot()
+            if self.validation is not None:
+                return state, self._validation_score()
+            return state, self.epoch_score / self.epoch_steps if self.epoch_steps else math.nan
+        except FAILURES:
+            return self.good, math.nan
+        finally:
+            self.model.posterior = held
 
     @torch.no_grad()
     def _training_score(self, batch: Batch, result: StepResult) -> float:
@@ -293,15 +340,16 @@ class _Run:
         likelihood = self.model.likelihood
         name = "loo" if likelihood.finite_loo else "predictive"
         noise = draw(likelihood.sampled & {name}, result.marginals, self.settings.samples, self.generator)
-        return OBJECTIVES[name](likelihood, result.marginals, batch.y, noise.get(name)).mean().item()
+        rows = OBJECTIVES[name](likelihood, result.marginals, batch.y, noise.get(name))
+        return (batch.weights * rows).sum().item() / self.total_weight
 
     @torch.no_grad()
     def _validation_score(self) -> float:
         assert self.validation is not None
         total, count = 0.0, len(self.validation)
         for start in range(0, count, SCORE_ROWS):
-            x, y = self.validation.rows(np.arange(start, min(start + SCORE_ROWS, count)))
-            batch = self._batch(torch.as_tensor(x), torch.as_tensor(y), None)
+            x, y = _tensors(self.validation, np.arange(start, min(start + SCORE_ROWS, count)))
+            batch = self._batch(x, y, None)
             for rows, marginals in self.model.chunks(batch.x):
                 total += log_predictive(self.model.likelihood, marginals, batch.y[rows]).sum().item()
         return total / count
@@ -363,25 +411,23 @@ class _Run:
     # -- saving and restoring -------------------------------------------------------------------------------------
 
     def _snapshot(self) -> dict[str, Tensor]:
-        """A copy of the model's state, with the posterior that learns."""
-        held = self.model.posterior
-        self._release()
-        state = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        self.model.posterior = held
-        return state
+        """A copy of the model's state."""
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
     def _load(self, state: dict[str, Tensor]) -> None:
         self.model.posterior = self.free_posterior
         self.model.load_state_dict(state)
 
     def state_bytes(self) -> int:
-        return 5 * sum(tensor.numel() * tensor.element_size() for tensor in self.good.values()) + 2**20
+        return 6 * sum(tensor.numel() * tensor.element_size() for tensor in self.good.values()) + 2**20
 
     def tensors(self) -> dict[str, Tensor]:
-        """Model, optimisers and the two states kept aside."""
+        """Model, optimisers and the states kept aside."""
         groups = {"model": self.model.state_dict(), "good": self.good, "best": self.best}
         if self.model.posterior is not self.free_posterior:
             groups["free"] = self.free_posterior.state_dict()
+        if self.untried is not None:
+            groups["untried"] = self.untried
         for hold, optimiser in self.optimisers.items():
             for number, values in optimiser.state_dict()["state"].items():
                 groups[f"optimiser.{int(hold)}.{number}"] = values
@@ -392,19 +438,15 @@ class _Run:
         }
 
     def state(self) -> dict[str, Any]:
-        history = asdict(self.history)
-        if math.isinf(history["best_score"]):
-            history["best_score"] = None
+        counters = {name: getattr(self, name) for name in COUNTERS}
         held = self.model.posterior is not self.free_posterior
-        return {"counters": {name: getattr(self, name) for name in COUNTERS}, "history": history, "held": held}
+        return {"counters": _to_json(counters), "history": _to_json(asdict(self.history)), "held": held}
 
     def restore(self, saved: Checkpoint) -> None:
         self.step = saved.step
-        for name, value in saved.state["counters"].items():
+        for name, value in _from_json(saved.state["counters"]).items():
             setattr(self, name, value)
-        history = dict(saved.state["history"])
-        history["best_score"] = -math.inf if history["best_score"] is None else history["best_score"]
-        self.history = History(**history)
+        self.history = History(**_from_json(saved.state["history"]))
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in saved.tensors.items():
             group, _, rest = name.partition("/")
@@ -415,7 +457,7 @@ class _Run:
                 prepared = self.model.prepare(self.dtype)
             self.model.posterior = HeldPosterior(prepared.moments, prepared.factor)
         self.model.load_state_dict(groups["model"])
-        self.good, self.best = groups["good"], groups["best"]
+        self.good, self.best, self.untried = groups["good"], groups["best"], groups.get("untried")
         for hold, optimiser in self.optimisers.items():
             numbers = range(len(optimiser.param_groups[0]["params"]))
             states = {number: groups.get(f"optimiser.{int(hold)}.{number}") for number in numbers}
@@ -426,7 +468,55 @@ class _Run:
                 }
             )
 
+    def _check_loo(self, source: Source) -> None:
+        """Raises InfiniteLOOError now, not hours later, for a likelihood that has no leave-one-out for any q."""
+        batch = self._batch(*_tensors(source, np.zeros(1, np.int64)), None)
+        mean = batch.x.new_zeros(1, 1, self.model.likelihood.num_latents)
+        with torch.no_grad():
+            self.model.likelihood.log_expected_inverse_prob(mean, torch.full_like(mean, 1e-6), batch.y)
+
     def _optimiser(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         if self.settings.optimiser == "rmsprop":
             return torch.optim.RMSprop(parameters, lr=self.settings.learning_rate, alpha=0.9)
         return torch.optim.Adam(parameters, lr=self.settings.learning_rate)
+
+
+def _may_be_missing(model: SparseGP, source: Source) -> bool:
+    """Whether the likelihood takes NaN for a target that is missing."""
+    _, y = source.rows(np.zeros(1, np.int64))
+    y = np.array(y, dtype=np.float64)
+    y.reshape(-1)[:1] = math.nan
+    try:
+        model.likelihood.check_targets(torch.from_numpy(y))
+    except ValueError:
+        return False
+    return True
+
+
+def _tensors(source: Source, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+    x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in source.rows(indices))
+    return x, y
+
+
+def _checked_weights(weights: np.ndarray, count: int) -> Tensor:
+    found = torch.as_tensor(weights, dtype=torch.float64)
+    if found.shape != (count,) or not torch.isfinite(found).all() or (found < 0).any() or not found.any():
+        raise ValueError(f"weights must be {count} finite numbers, one per row, none negative and not all zero")
+    return found
+
+
+def _to_json(value: Any) -> Any:
+    """JSON knows neither NaN nor infinity: they become words."""
+    if isinstance(value, dict):
+        return {name: _to_json(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_to_json(item) for item in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _from_json(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_from_json(item) for item in value]
+    return float(value) if value in ("nan", "inf", "-inf") else value
