@@ -10,7 +10,7 @@ from autogp.parameters import positive_parameter
 
 __all__ = ["StudentT"]
 
-NODES = 64
+NODES = 96
 LOG_TAIL = 24  # integrands are followed until they have fallen by exp(-24)
 
 
