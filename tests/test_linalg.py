@@ -201,6 +201,15 @@ class TestSquaredDistance:
         distance = squared_distance(torch.cat([x, x]), x)
         assert torch.equal(torch.diagonal(distance[10:]), torch.zeros(10, dtype=float64))
 
+    def test_close_pairs_come_in_chunks(self, monkeypatch):
+        x, z = points(3, 8, 4), points(5, 4, seed=1)
+        z[2], z[4] = x[0, 3] + 1e-9, x[2, 7]
+        expected = squared_distance(x, z), squared_distance(x, x)
+        for numbers in (1, 7, 12):
+            monkeypatch.setattr("autogp.linalg.CHUNK_NUMBERS", numbers)
+            assert torch.equal(squared_distance(x, z), expected[0])
+            assert torch.equal(squared_distance(x, x), expected[1])
+
     def test_no_distance_is_negative(self):
         x = points(50, 2).float() * 1e-3 + points(1, 2).float() * 1e3
         assert (squared_distance(x, x + 1e-5) >= 0).all()

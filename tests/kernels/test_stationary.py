@@ -92,7 +92,7 @@ def test_matern_smoothness_shows_at_small_distances():
     assert drops == pytest.approx([5e-9, 1e-4, 1.5e-8, 5 / 6 * 1e-8], rel=2e-4)
 
 
-@pytest.mark.parametrize("kernel_class", [Matern12, Matern32, Matern52])
+@each_class
 def test_second_derivatives_are_refused_rather_than_wrong(kernel_class):
     x = points(3, 2).requires_grad_()
     (gradient,) = torch.autograd.grad(kernel_class().gram(x, points(2, 2, seed=1)).sum(), x, create_graph=True)
@@ -122,3 +122,16 @@ def test_parameters_are_what_was_given(kernel_class):
     torch.testing.assert_close(kernel.lengthscale, torch.tensor([[0.5, 2.0]], dtype=torch.float64))
     torch.testing.assert_close(kernel.variance, torch.tensor([1.0, 3.0], dtype=torch.float64))
     assert all(parameter.dtype == torch.float64 for parameter in kernel.parameters())
+
+
+@each_class
+@pytest.mark.parametrize(("dtype", "far"), [(torch.float32, 1e25), (torch.float64, 1e200)])
+def test_distances_whose_squares_overflow_are_infinite(kernel_class, dtype, far):
+    x = torch.tensor([[0.0, 1.0], [far, 0.0], [-far, 2.0], [far, 0.0]], dtype=dtype, requires_grad=True)
+    kernel = kernel_class()
+    gram = kernel.gram(x, x)[0]
+    expected = torch.eye(4, dtype=dtype)
+    expected[1, 3] = expected[3, 1] = 1
+    assert torch.equal(gram, expected)
+    gradients = torch.autograd.grad(gram.sum(), [x, *kernel.parameters()])
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)

@@ -208,7 +208,7 @@ SCENARIOS = (
 )
 # Scenario, degree, depth, dtype, bias, normalize.
 COMBINATIONS = list(
-    itertools.product(SCENARIOS, (0, 1, 2), (1, 2, 3, 5, 8), (float32, float64), (0.0, 0.7), (False, True))
+    itertools.product(SCENARIOS, (0, 1, 2), (1, 2, 3, 8), (float32, float64), (0.0, 0.7), (False, True))
 )
 
 
@@ -228,9 +228,9 @@ STRESS = [case for case in COMBINATIONS if not overflows(*case)]
 
 
 def test_there_are_at_least_700_stress_cases():
-    """All 1,440 combinations but those whose exact value overflows: unnormalised degree 2, deep, or at large inputs."""
-    assert len(COMBINATIONS) == 1440
-    assert len(STRESS) >= 1200
+    """All 1,152 combinations but those whose exact value overflows: unnormalised degree 2, deep, or at large inputs."""
+    assert len(COMBINATIONS) == 1152
+    assert len(STRESS) >= 1000
     left_out = set(COMBINATIONS) - set(STRESS)
     assert all(degree == 2 and not normalize for _, degree, _, _, _, normalize in left_out)
     assert ("generic", 2, 3, float64, 0.7, False) in STRESS

@@ -109,7 +109,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, d: Tensor, degree: int) -> Tensor:
-        t = 2 * torch.atan2(d.sqrt(), (2 - d).sqrt())  # in [0, pi]; to the last digit at both ends, unlike arccos(1 - d)
+        t = 2 * torch.atan2(d.sqrt(), (2 - d).sqrt())  # in [0, pi]; exact at both ends, unlike arccos(1 - d)
         sine, cosine = (d * (2 - d)).sqrt(), 1 - d
         if degree == 0:  # J_0 = pi - t: a cusp at t = 0 and t = pi, where 0 serves as the slope
             value = t / math.pi

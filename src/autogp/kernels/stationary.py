@@ -89,7 +89,7 @@ class _Matern(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, squared: Tensor, p: int) -> Tensor:
-        s = (p * squared).sqrt()
+        s = (p * squared).sqrt().clamp_max_(1e4)  # exp(-s) is 0 long before; s^2 must not be infinite
         decay = torch.exp(-s)
         if p == 1:  # the cusp has no derivative: 0 serves, the mean of both sides
             slope = torch.where(s > 0, -0.5 * decay / s.clamp_min(math.sqrt(torch.finfo(s.dtype).tiny)), 0.0)
