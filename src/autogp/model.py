@@ -117,12 +117,7 @@ class SparseGP(nn.Module):
         """q(f) at each row of x [B, D], with gradients."""
         self._check(x)
         prepared = prepared or self.prepare(x.dtype)
-        basis, prior_variance = self.basis(x, prepared)
-        mean, explained = prepared.moments.project(basis)  # [K, Q, B]
-        conditional = prior_variance - basis.square().sum(-2)  # k(x,x) - |L^-1 k|^2, [G, B]
-        floor = torch.finfo(basis.dtype).eps * prior_variance.detach()
-        variance = torch.maximum(conditional, floor) + explained
-        return Marginals(prepared.moments.log_weights, mean.mT, variance.mT, (conditional < 0).sum())
+        return condition(*self.basis(x, prepared), prepared.moments)
 
     @torch.no_grad()
     def chunks(self, x: Tensor, chunk_size: int | None = None) -> Iterator[tuple[slice, Marginals]]:

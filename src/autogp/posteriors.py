@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 __all__ = [
     "DenseMoments",
@@ -16,6 +17,7 @@ __all__ = [
     "HeldPosterior",
     "MixturePosterior",
     "Moments",
+    "RootMoments",
 ]
 
 
@@ -208,6 +210,8 @@ class MixturePosterior(nn.Module):
     ):
         super().__init__()
         shape = (num_components, num_latents, num_inducing)
+        if min(shape) < 1:
+            raise ValueError(f"num_components, num_latents and num_inducing must be positive, got {shape}")
         generator = generator or torch.Generator().manual_seed(0)
         start = torch.randn(shape, dtype=torch.float64, generator=generator) * (spread if num_components > 1 else 0.0)
         self.logits = nn.Parameter(torch.zeros(num_components, dtype=torch.float64))
@@ -275,7 +279,10 @@ class _QuadraticForm(torch.autograd.Function):
         return value.clamp_min_(0)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+    @once_differentiable  # S A is a constant to autograd: a second derivative would be wrong in silence
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, None]:
         products = ctx.saved_tensors
         weights = 2 * grad_outputs[0]  # [K, Q, B]
         latents = weights.shape[1]
