@@ -74,9 +74,10 @@ def start_kernel(
 def _sample(source: Source, scaler: InputScaler | None, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Scaled rows in float32 and their targets, at most `most` of them, at random."""
     count = len(source)
-    chosen = np.arange(count)
     if count > most:
         chosen = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+    else:
+        chosen = np.arange(count)
     x, y = source.rows(chosen)
     if scaler is None:
         return np.asarray(x, dtype=np.float32), y
