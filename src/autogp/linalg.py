@@ -87,10 +87,11 @@ class _SquaredDistance(torch.autograd.Function):
         u_square, v_square = u.square().sum(-1)[..., :, None], v.square().sum(-1)[..., None, :]
         squares = u_square + v_square
         distance = torch.sub(squares, u @ v.mT, alpha=2).clamp_min_(0)
-        threshold = math.sqrt(torch.finfo(x.dtype).eps)
-        ctx.equal = None
+        eps = torch.finfo(x.dtype).eps
+        threshold, largest = math.sqrt(eps), u_square.amax() + v_square.amax() if distance.numel() else 0.0
+        ctx.equal, ctx.wide = None, eps * largest > 1e-3
         # Close, or NaN: where squares overflow, infinity less infinity, the differences know better.
-        if not distance.amin() >= threshold * (u_square.amax() + v_square.amax()):
+        if distance.numel() and not distance.amin() >= threshold * largest:
             for pairs in (~(distance >= threshold * squares)).nonzero().split(max(1, CHUNK_NUMBERS // u.shape[-1])):
                 *batch, row, column = pairs.unbind(-1)
                 u_rows = u.expand(*distance.shape[:-1], -1)[(*batch, row)]
@@ -111,6 +112,8 @@ class _SquaredDistance(torch.autograd.Function):
         x_needed, z_needed, scale_needed = ctx.needs_input_grad
         if ctx.equal is not None:  # equal rows pull at nothing, but for rounding
             weights = weights.masked_fill(ctx.equal, 0)
+        if ctx.wide:  # over hundreds of lengthscales float32 would lose the gradient in the rounding of squares
+            u, v, weights = u.double(), v.double(), weights.double()
         if ctx.same:  # both sides pull at the same rows: one product for the two
             weights, x_needed = weights + weights.mT, False
         elif not z_needed:  # the product that z would need is spared
@@ -126,7 +129,9 @@ class _SquaredDistance(torch.autograd.Function):
             # (weights first: a point so far away that its square overflows has weight 0).
             total = (row * u * u).sum(-2, keepdim=True) + (v * (pull - product)).sum(-2, keepdim=True)
             total = total * (1 if ctx.same else 2) / scale
-            scale_grad = total.sum_to_size(scale.shape)
+            scale_grad = total.sum_to_size(scale.shape).to(scale.dtype)
+        z_grad = z_grad.to(scale.dtype)
         if not z_needed:
             return z_grad.sum_to_size(x_shape), None, scale_grad
-        return None if x_grad is None else x_grad.sum_to_size(x_shape), z_grad.sum_to_size(z_shape), scale_grad
+        x_grad = None if x_grad is None else x_grad.to(scale.dtype).sum_to_size(x_shape)
+        return x_grad, z_grad.sum_to_size(z_shape), scale_grad

@@ -65,6 +65,14 @@ def test_shared_parameters_and_inputs_give_one_matrix(name):
 
 
 @each_kernel
+def test_no_rows_give_an_empty_matrix(name):
+    kernel, z = make(name, 3), points(4, COLUMNS)
+    assert kernel.gram(z[:0], z).shape == (3, 0, 4)
+    assert kernel.gram(z, z[:0]).shape == (3, 4, 0)
+    assert kernel.diag(z[:0]).shape == (3, 0)
+
+
+@each_kernel
 def test_float32_agrees_with_float64(name):
     kernel, x, z = make(name, 3), points(20, COLUMNS), points(15, COLUMNS, seed=1)
     x, z = x.float().double(), z.float().double()

@@ -135,3 +135,20 @@ def test_distances_whose_squares_overflow_are_infinite(kernel_class, dtype, far)
     assert torch.equal(gram, expected)
     gradients = torch.autograd.grad(gram.sum(), [x, *kernel.parameters()])
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+@each_class
+@pytest.mark.parametrize("width", [10, 1e3, 1e5])
+def test_gradients_of_float32_hold_over_many_lengthscales(kernel_class, width):
+    """A long series: neighbours are a lengthscale apart, the ends `width` lengthscales."""
+    x, z = (
+        width * torch.rand(n, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (300, 40)
+    )
+    x = torch.cat([x, z + 0.5 * points(40, 1)]).float()
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        kernel, inducing = kernel_class(), z.float().to(dtype).requires_grad_()
+        loss = kernel.gram(x.to(dtype), inducing).sum()
+        gradients.append(torch.autograd.grad(loss, [kernel.log_lengthscale, inducing]))
+    for rounded, exact in zip(*gradients, strict=True):
+        assert (rounded - exact).norm() < 5e-3 * exact.norm()
