@@ -3,9 +3,11 @@
 from autogp.inference.callbacks import PlainLines, Progress, ProgressBar, TrainingInterruptedError, progress_display
 from autogp.inference.checkpoint import CheckpointError
 from autogp.inference.schedule import Phase, Settings, phases
+from autogp.inference.start import KERNELS, start_inducing_inputs, start_kernel
 from autogp.inference.trainer import History, TrainingDivergedError, train
 
 __all__ = [
+    "KERNELS",
     "CheckpointError",
     "History",
     "Phase",
@@ -17,5 +19,7 @@ __all__ = [
     "TrainingInterruptedError",
     "phases",
     "progress_display",
+    "start_inducing_inputs",
+    "start_kernel",
     "train",
 ]
