@@ -1,0 +1,309 @@
+"""Posteriors over the inducing values: moments, projections, natural steps, and conversions between them."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from autogp import GaussianPosterior, MixturePosterior
+from autogp.posteriors import DenseMoments, DiagonalMoments, HeldPosterior, Moments, RootMoments
+
+LATENTS, INDUCING, ROWS = 3, 5, 7
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def prior(groups: int = 1) -> tuple[Tensor, Tensor]:
+    """A factor L [G, M, M] of some prior covariance, and its inverse."""
+    noise = randn(groups, INDUCING, INDUCING, seed=7)
+    factor = torch.linalg.cholesky(noise @ noise.mT + 0.5 * torch.eye(INDUCING, dtype=torch.float64))
+    return factor, torch.linalg.inv(factor)
+
+
+def gaussian() -> GaussianPosterior:
+    posterior = GaussianPosterior(LATENTS, INDUCING)
+    noise = randn(LATENTS, INDUCING, INDUCING)
+    posterior.precision.add_(noise @ noise.mT)
+    posterior.shift.add_(noise[..., 0])
+    return posterior
+
+
+def mixture(components: int, diagonal: bool) -> MixturePosterior:
+    posterior = MixturePosterior(LATENTS, INDUCING, components, diagonal)
+    with torch.no_grad():
+        for seed, parameter in enumerate(posterior.parameters()):
+            parameter.copy_(0.5 * randn(*parameter.shape, seed=seed))
+    return posterior
+
+
+def held(groups: int = 1) -> HeldPosterior:
+    return HeldPosterior(mixture(2, False).moments(prior(groups)[1]), prior(groups)[0])
+
+
+POSTERIORS = {
+    "gaussian": gaussian,
+    "one component": lambda: mixture(1, False),
+    "mixture": lambda: mixture(3, False),
+    "diagonal mixture": lambda: mixture(3, True),
+    "held": held,
+}
+
+
+def whitened(moments: Moments) -> Tensor:
+    return moments.whitened_mean() if hasattr(moments, "whitened_mean") else moments.mean
+
+
+# -- where they start --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "posterior",
+    [
+        GaussianPosterior(LATENTS, INDUCING),
+        MixturePosterior(LATENTS, INDUCING),
+        MixturePosterior(LATENTS, INDUCING, diagonal=True),
+        MixturePosterior(LATENTS, INDUCING, 3, spread=0.0),
+    ],
+)
+def test_posteriors_start_at_the_prior(posterior):
+    moments = posterior.moments(prior()[1])
+    assert moments.mean.abs().max() == 0
+    eye = torch.eye(INDUCING, dtype=torch.float64)
+    torch.testing.assert_close(moments.covariance(), eye.expand_as(moments.covariance()))
+    assert moments.kl().abs().item() < 1e-12
+    assert moments.log_weights.exp().sum().item() == pytest.approx(1)
+
+
+def test_components_start_apart_and_depend_on_the_generator_alone():
+    """Components that start equal stay equal."""
+    first, again = MixturePosterior(LATENTS, INDUCING, 2), MixturePosterior(LATENTS, INDUCING, 2)
+    other = MixturePosterior(LATENTS, INDUCING, 2, generator=torch.Generator().manual_seed(1))
+    assert (first.mean[0] - first.mean[1]).abs().max() > 0.1
+    torch.testing.assert_close(first.mean, again.mean, rtol=0, atol=0)
+    assert not torch.equal(first.mean, other.mean)
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 1), (2, 0, 1), (2, 5, 0), (2, 5, -1)])
+def test_sizes_that_are_not_positive_are_refused(sizes):
+    with pytest.raises(ValueError, match="must be positive"):
+        MixturePosterior(*sizes)
+
+
+# -- moments -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_log_det_is_that_of_the_covariance(name):
+    moments = POSTERIORS[name]().moments(prior()[1])
+    covariance = moments.dense if name == "held" else moments.covariance()
+    torch.testing.assert_close(moments.log_det, torch.logdet(covariance), rtol=1e-10, atol=1e-10)
+
+
+def test_gaussian_moments_invert_the_natural_parameters():
+    posterior = gaussian()
+    moments = posterior.moments(prior()[1])
+    covariance = torch.linalg.inv(posterior.precision)
+    torch.testing.assert_close(moments.covariance()[0], covariance, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        moments.mean[0], (covariance @ posterior.shift[..., None])[..., 0], rtol=1e-10, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+@pytest.mark.parametrize("groups", [1, LATENTS])
+def test_projection_is_the_mean_and_variance_of_a_linear_map(name, groups):
+    """f = A'v has mean A'm and variance diag(A'SA)."""
+    posterior = held(groups) if name == "held" else POSTERIORS[name]()
+    moments, basis = posterior.moments(prior(groups)[1]), randn(groups, INDUCING, ROWS, seed=3)
+    mean, variance = moments.project(basis)
+    wide = basis.expand(LATENTS, -1, -1)
+    torch.testing.assert_close(mean, torch.einsum("qmb,kqm->kqb", wide, whitened(moments)), rtol=1e-9, atol=1e-10)
+    expected = torch.einsum("qmb,kqmn,qnb->kqb", wide, moments.covariance(), wide)
+    torch.testing.assert_close(variance, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+@pytest.mark.parametrize("groups", [1, LATENTS])
+def test_gradients_of_the_projection_by_the_basis_equal_finite_differences(name, groups):
+    posterior = held(groups) if name == "held" else POSTERIORS[name]()
+    moments = posterior.moments(prior(groups)[1])
+    basis = randn(groups, INDUCING, ROWS, seed=3).requires_grad_()
+    assert torch.autograd.gradcheck(moments.project, (basis,), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "held"])
+def test_a_second_derivative_of_constant_covariances_is_refused_rather_than_wrong(name):
+    moments = POSTERIORS[name]().moments(prior()[1])
+    basis = randn(1, INDUCING, ROWS, seed=3).requires_grad_()
+    (slope,) = torch.autograd.grad(moments.project(basis)[1].square().sum(), basis, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_gradients_of_a_mixture_by_its_parameters_equal_finite_differences(diagonal):
+    posterior, basis = mixture(2, diagonal), randn(1, INDUCING, ROWS, seed=3)
+    names = [name for name, _ in posterior.named_parameters()]
+
+    def value(*parameters: Tensor) -> Tensor:
+        replaced = dict(zip(names, parameters, strict=True))
+        copied = mixture(2, diagonal)
+        for name in names:
+            delattr(copied, name)
+            setattr(copied, name, replaced[name])
+        moments = copied.moments(prior()[1])
+        mean, variance = moments.project(basis)
+        weights = moments.log_weights.exp()[:, None, None]
+        return (weights * mean).sum(), (weights * variance).sum(), moments.kl()
+
+    start = tuple(parameter.detach().clone().requires_grad_() for parameter in posterior.parameters())
+    assert torch.autograd.gradcheck(value, start, rtol=1e-6, atol=1e-8)
+
+
+def test_kinds_of_moments_agree_on_equal_distributions():
+    """The same diagonal covariances by their diagonals, by a root, and as they are."""
+    scale = randn(2, LATENTS, INDUCING, seed=1).exp()
+    log_weights, mean = torch.log_softmax(randn(2), 0), randn(2, LATENTS, INDUCING, seed=2)
+    log_det, basis = 2 * scale.log().sum(-1), randn(1, INDUCING, ROWS, seed=3)
+    kinds = [
+        DiagonalMoments(log_weights, mean, log_det, scale.square()),
+        RootMoments(log_weights, mean, log_det, torch.diag_embed(scale)),
+        DenseMoments(log_weights, mean, log_det, torch.diag_embed(scale.square())),
+    ]
+    for kind in kinds[1:]:
+        torch.testing.assert_close(kind.kl(), kinds[0].kl(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(kind.covariance(), kinds[0].covariance(), rtol=1e-12, atol=1e-12)
+        for found, expected in zip(kind.project(basis), kinds[0].project(basis), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_projection_of_a_float32_basis_is_float32_and_close(name):
+    moments, basis = POSTERIORS[name]().moments(prior()[1]), randn(1, INDUCING, ROWS, seed=3)
+    for found, expected in zip(moments.project(basis.float()), moments.project(basis), strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+# -- natural steps -----------------------------------------------------------------------------------------------------
+
+
+def step(
+    posterior: GaussianPosterior, groups: int = 1, rate: float = 0.3, weights: Tensor | float = 1.0, rows=slice(None)
+):
+    basis = randn(groups, INDUCING, ROWS, seed=3)[..., rows]
+    mean, alpha, beta = (randn(ROWS, LATENTS, seed=seed)[rows] for seed in (4, 5, 6))
+    posterior.natural_step(basis, mean, alpha, -beta.abs(), rate, weights)
+    return basis, mean, alpha, -beta.abs()
+
+
+@pytest.mark.parametrize("groups", [1, LATENTS])
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_natural_step_is_its_formula(groups, rate):
+    posterior, before = gaussian(), gaussian()
+    basis, mean, alpha, beta = step(posterior, groups, rate, weights=torch.arange(1.0, ROWS + 1, dtype=torch.float64))
+    for latent in range(LATENTS):
+        block = basis[latent % groups]
+        precision, shift = torch.eye(INDUCING, dtype=torch.float64), torch.zeros(INDUCING, dtype=torch.float64)
+        for row in range(ROWS):
+            curvature = -2 * beta[row, latent]
+            precision = precision + (row + 1) * curvature * torch.outer(block[:, row], block[:, row])
+            shift = shift + (row + 1) * (alpha[row, latent] + curvature * mean[row, latent]) * block[:, row]
+        expected = (1 - rate) * before.precision[latent] + rate * precision
+        torch.testing.assert_close(posterior.precision[latent], expected, rtol=1e-12, atol=1e-12)
+        expected = (1 - rate) * before.shift[latent] + rate * shift
+        torch.testing.assert_close(posterior.shift[latent], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_row_of_weight_two_steps_like_two_rows_and_of_weight_zero_like_none():
+    double, repeated = gaussian(), gaussian()
+    step(double, weights=torch.tensor([2.0, 0, 1, 1, 1, 1, 1], dtype=torch.float64))
+    step(repeated, rows=[0, 0, 2, 3, 4, 5, 6])
+    torch.testing.assert_close(double.precision, repeated.precision, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(double.shift, repeated.shift, rtol=1e-12, atol=1e-12)
+
+
+def test_precision_stays_symmetric_over_many_steps():
+    posterior = gaussian()
+    for _ in range(200):
+        step(posterior, rate=0.05)
+    torch.testing.assert_close(posterior.precision, posterior.precision.mT, rtol=0, atol=0)
+
+
+def test_a_float32_basis_steps_nearly_like_a_float64_one():
+    coarse, exact = gaussian(), gaussian()
+    basis, mean, alpha, beta = step(exact)
+    coarse.natural_step(basis.float(), mean.float(), alpha.float(), beta.float(), 0.3)
+    assert coarse.precision.dtype == torch.float64
+    torch.testing.assert_close(coarse.precision, exact.precision, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(coarse.shift, exact.shift, rtol=1e-5, atol=1e-5)
+
+
+def test_convex_rows_add_slope_but_no_curvature():
+    posterior, before = gaussian(), gaussian()
+    basis, mean, alpha = randn(1, INDUCING, 1, seed=3), randn(1, LATENTS, seed=4), randn(1, LATENTS, seed=5)
+    posterior.natural_step(basis, mean, alpha, torch.ones(1, LATENTS, dtype=torch.float64), 1.0)
+    torch.testing.assert_close(
+        posterior.precision, torch.eye(INDUCING, dtype=torch.float64).expand_as(before.precision)
+    )
+    torch.testing.assert_close(posterior.shift, alpha[0][:, None] * basis[0, :, 0], rtol=1e-12, atol=1e-12)
+
+
+# -- conversions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fresh", [GaussianPosterior(LATENTS, INDUCING), MixturePosterior(LATENTS, INDUCING)])
+def test_setting_moments_gives_them_back(fresh):
+    moments = gaussian().moments(prior()[1])
+    fresh.set_moments(moments.mean, moments.covariance())
+    found = fresh.moments(prior()[1])
+    torch.testing.assert_close(found.mean, moments.mean, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.covariance(), moments.covariance(), rtol=1e-10, atol=1e-12)
+    assert found.kl().item() == pytest.approx(moments.kl().item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_setting_moments_of_a_mixture_gives_them_back(diagonal):
+    moments, fresh = mixture(3, diagonal).moments(prior()[1]), MixturePosterior(LATENTS, INDUCING, 3, diagonal)
+    fresh.set_moments(moments.mean.detach(), moments.covariance().detach())
+    torch.testing.assert_close(fresh.moments(prior()[1]).covariance(), moments.covariance(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, LATENTS])
+@pytest.mark.parametrize("name", [name for name in POSTERIORS if name != "held"])
+def test_holding_q_of_u_and_whitening_it_again_changes_nothing(name, groups):
+    factor, inverse = prior(groups)
+    moments = POSTERIORS[name]().moments(inverse)
+    found = HeldPosterior(moments, factor).moments(inverse)
+    torch.testing.assert_close(found.whitened_mean(), moments.mean, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found.covariance(), moments.covariance(), rtol=1e-9, atol=1e-10)
+    assert found.kl().item() == pytest.approx(moments.kl().item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("groups", [1, LATENTS])
+def test_held_q_of_u_stays_while_the_prior_moves(groups):
+    factor, inverse = prior(groups)
+    posterior = HeldPosterior(gaussian().moments(inverse), factor)
+    moved = 2 * factor
+    found = posterior.moments(torch.linalg.inv(moved))
+    assert not list(posterior.parameters())  # nothing in it learns
+    u = MultivariateNormal(posterior.mean[0], posterior.covariance[0])
+    expected = kl_divergence(u, MultivariateNormal(torch.zeros(INDUCING, dtype=torch.float64), moved @ moved.mT)).sum()
+    assert found.kl().item() == pytest.approx(expected.item(), rel=1e-9)
+    torch.testing.assert_close(
+        (moved @ found.whitened_mean()[..., None])[..., 0], posterior.mean, rtol=1e-9, atol=1e-10
+    )
+    torch.testing.assert_close(moved @ found.covariance() @ moved.mT, posterior.covariance, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_states_are_saved_and_loaded(name):
+    posterior = POSTERIORS[name]()
+    fresh = {
+        "gaussian": GaussianPosterior(LATENTS, INDUCING),
+        "held": HeldPosterior(mixture(2, False).moments(prior()[1]), prior()[0]),
+    }.get(name, MixturePosterior(LATENTS, INDUCING, len(getattr(posterior, "logits", [0])), name == "diagonal mixture"))
+    fresh.load_state_dict(posterior.state_dict())
+    torch.testing.assert_close(fresh.moments(prior()[1]).kl(), posterior.moments(prior()[1]).kl(), rtol=0, atol=0)
