@@ -232,7 +232,8 @@ def test_joint_at_the_inducing_inputs_is_q_of_u(name):
 @pytest.mark.parametrize("name", ["gaussian", "separate kernels", "mixture", "diagonal mixture", "held"])
 def test_samples_have_the_joints_mean_and_covariance(name):
     model, x, number = models()[name], rows(4), 200_000
-    draws = model.sample(x, number, torch.Generator().manual_seed(0)).mT  # [S, Q, R]
+    generator = torch.Generator().manual_seed(0)
+    draws = model.sample(x, number, generator).mT  # [S, Q, R]
     with torch.no_grad():
         log_weights, means, covariances = model.joint(x)
     pi = log_weights.exp()[:, None, None]
@@ -243,8 +244,16 @@ def test_samples_have_the_joints_mean_and_covariance(name):
     assert ((draws.mean(0) - mean).abs() / error).max() < 5
     products = (draws - mean)[..., :, None] * (draws - mean)[..., None, :]
     assert ((products.mean(0) - covariance).abs() / (products.std(0) / number**0.5)).max() < 5
-    scale = torch.diagonal(covariance, dim1=-2, dim2=-1)
-    assert (products.std(0) / number**0.5).max() < 0.005 * scale.max()  # half a per cent would be seen
+    # All entries and four times the draws together, to see half a per cent: white noise has a mean square of 1.
+    root = torch.linalg.cholesky(covariance)
+    squares = []
+    for more in (draws, *(model.sample(x, number, generator).mT for _ in range(3))):
+        white = torch.linalg.solve_triangular(root, (more - mean)[..., None], upper=False)
+        squares.append(white.square().mean((1, 2, 3)))
+    pooled = torch.cat(squares)
+    error = pooled.std() / len(pooled) ** 0.5
+    assert error < 0.001
+    assert (pooled.mean() - 1).abs() < 5 * error
 
 
 def test_samples_of_a_mixture_come_from_its_components_as_often_as_their_weights():
