@@ -1,8 +1,4 @@
-"""The regression network: moments, expected log likelihood and predictive density against simulation.
-
-And what the authors' code gets wrong: densities that sum variances, predictions whose variance is their mean, scores
-that cannot be computed, and logistic functions that overflow.
-"""
+"""The regression network against simulation, and a test for each thing that the authors' code gets wrong."""
 
 import math
 

@@ -60,7 +60,7 @@ class StudentT(Elementwise):
         shape = self.df / 2
         log_constant = torch.special.xlogy(shape, shape) - shape - torch.lgamma(shape)
         square = (y - mean).square()
-        # Where exp(-a (exp(u) - 1 - u)) is exp(-24): exactly beyond high, and beyond low after a shift for outliers.
+        # Beyond high exp(-a (exp(u) - 1 - u)) is below exp(-24); beyond low too, after a shift for outliers.
         right, left = LOG_TAIL / shape, LOG_TAIL / (shape + 0.5)
         low = -torch.log1p(square / self._unit(mean)) - 0.5 * (left + (left.square() + 8 * left).sqrt())
         high = torch.log1p(right + (2 * right).sqrt()).to(mean.dtype)
