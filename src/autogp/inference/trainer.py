@@ -33,6 +33,7 @@ DEFAULT_SETTINGS = Settings()
 SKIPS_IN_A_ROW = 3  # then the run goes back to its last good state, with half the step size
 ROLLBACKS = 5
 SCORE_ROWS = 8192
+START_SPREAD = 0.1  # of the mean of q(v), standard deviations of its prior
 FAILURES = (NonFiniteError, NotPositiveDefiniteError, InfiniteLOOError, LinAlgError)  # of a step: it is skipped
 COUNTERS = (
     "seconds",
@@ -179,6 +180,8 @@ class _Run:
         checkpoints: Checkpoints | None = None,
         interrupts: Interrupts | None = None,
     ) -> None:
+        if self.step == 0:
+            self._leave_saddle()
         try:
             self._steps(callbacks, checkpoints, interrupts)
         finally:  # however the run ends, the model is whole and can be trained further
@@ -196,7 +199,6 @@ class _Run:
         stop = self.history.stopped
         for step, x, y in prefetch(self.batches, self.step, self.total_steps) if not stop else ():
             phase, progress = self._phase()
-            self._hold(phase)
             self._update(step, x, y, phase, progress)
             self.step = step + 1
             self.seconds = time.monotonic() - started
@@ -227,10 +229,9 @@ class _Run:
 
     def _phase(self) -> tuple[Phase, float]:
         """The phase that the next step belongs to, and how much of it has passed."""
-        share = self.step / self.total_steps
+        epochs = self.step / self.batches.steps_per_epoch
         if self.settings.time_budget is not None:
-            share = min(max(share, self.seconds / self.settings.time_budget), 1.0)
-        epochs = share * sum(phase.epochs for phase in self.phases)
+            epochs = max(epochs, self.seconds / self.settings.time_budget * sum(phase.epochs for phase in self.phases))
         for phase in self.phases[:-1]:
             if epochs < phase.epochs:
                 return phase, epochs / phase.epochs
@@ -247,6 +248,7 @@ class _Run:
         optimiser.zero_grad()
         self.generator.manual_seed((settings.seed << 32) + step)  # noise depends on (seed, step) alone
         try:
+            self._hold(phase)
             if isinstance(self.model.posterior, GaussianPosterior) and settings.optimiser == "natural":
                 rate = self.step_scale * max(settings.natural_rate_at(progress), 1 / (step + 1))
                 result = natural_step(self.model, batch, phase.objective, rate, settings.samples, self.generator)
@@ -467,6 +469,26 @@ class _Run:
                     "param_groups": optimiser.state_dict()["param_groups"],
                 }
             )
+
+    @torch.no_grad()
+    def _leave_saddle(self) -> None:
+        """Moves q a little where no row has a slope: a product of functions that are all 0 would stay 0 for ever."""
+        batch = self._batch(*_tensors(self.batches.source, self.batches.indices(0)), None)
+        try:
+            prepared = self.model.prepare(self.dtype)
+            if prepared.moments.mean.any():
+                return
+            marginals = self.model.marginals(batch.x, prepared)
+        except FAILURES:
+            return  # its steps will say so
+        self.generator.manual_seed(self.settings.seed << 32)
+        noise = draw(self.model.likelihood.sampled & {"elbo"}, marginals, self.settings.samples, self.generator)
+        slope, _ = self.model.likelihood.expected_derivatives(*marginals[1:3], batch.y, noise.get("elbo"))
+        if not slope.any():
+            start = prepared.moments.mean
+            away = torch.randn(start.shape, dtype=start.dtype, device=start.device, generator=self.generator)
+            self.free_posterior.set_moments(START_SPREAD * away, prepared.moments.covariance())
+            self.good = self.best = self._snapshot()
 
     def _check_loo(self, source: Source) -> None:
         """Raises InfiniteLOOError now, not hours later, for a likelihood that has no leave-one-out for any q."""
