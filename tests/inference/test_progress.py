@@ -1,0 +1,159 @@
+"""What a run tells while it goes on: lines at intervals, a bar that waits, and silence where none is asked for."""
+
+import io
+import math
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from learnable import Problem
+from rich.console import Console
+
+from autogp.inference import PlainLines, Progress, ProgressBar, Settings, callbacks, progress_display, train
+from autogp.inference.callbacks import Interrupts
+
+PROGRESS = Progress(
+    step=30,
+    total_steps=100,
+    epoch=3.0,
+    epoch_end=True,
+    objective="elbo",
+    value=-0.51234,
+    score=-0.41234,
+    rows_per_second=12345.6,
+    seconds=70.0,
+    seconds_left=163.4,
+    skipped=0,
+)
+
+
+class Clock:
+    """A clock that stands still unless it is moved."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_line_has_objective_score_speed_and_time_left():
+    assert PROGRESS.line() == "epoch 3.0, elbo -0.5123, score -0.4123, 12,346 rows/s, 2 min 43 s left"
+
+
+def test_line_leaves_out_a_score_that_is_not_there_and_counts_skipped_steps():
+    line = replace(PROGRESS, score=math.nan, skipped=2).line()
+    assert "score" not in line
+    assert line.endswith(", 2 steps skipped")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (3599.9, "1 h 00 min"), (7321.0, "2 h 02 min")],
+)
+def test_time_left_is_in_the_units_that_suit(seconds, text):
+    assert f", {text} left" in replace(PROGRESS, seconds_left=seconds).line()
+
+
+def test_plain_lines_come_at_intervals(monkeypatch):
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    lines = PlainLines(stream, interval=30.0)
+    for seconds in range(0, 100, 5):
+        clock.now = 1000.0 + seconds
+        lines(PROGRESS)
+    lines.close()
+    assert stream.getvalue() == 3 * f"training: {PROGRESS.line()}\n"
+
+
+def test_plain_lines_of_a_run_tell_its_state(monkeypatch):
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    problem = Problem("softmax")
+
+    def tick(progress: Progress) -> None:
+        clock.now += 10.0
+
+    settings = Settings(max_epochs=3, batch_size=65)  # twelve steps
+    train(problem.model(), problem.source, settings, callbacks=[tick, PlainLines(stream)])
+    lines = stream.getvalue().splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"training: epoch {epoch}" for epoch in (0.8, 1.5, 2.2, 3.0)]
+    for line in lines[1:]:
+        for part in ("elbo -", "score -", " rows/s", " left"):
+            assert part in line
+
+
+def test_bar_is_silent_below_its_delay_and_then_shows_the_line():
+    stream = Terminal()
+    bar = ProgressBar(Console(file=stream, force_terminal=True, width=150), delay=2.0)
+    bar(replace(PROGRESS, seconds=1.9))
+    bar.close()
+    assert stream.getvalue() == ""
+    bar(replace(PROGRESS, seconds=2.0))
+    bar(PROGRESS)
+    bar.close()
+    assert "elbo -0.5123" in stream.getvalue()
+    assert "2 min 43 s left" in stream.getvalue()
+    bar.close()  # closing twice does no harm
+
+
+def test_display_suits_where_standard_error_goes(monkeypatch):
+    assert progress_display(False) is None
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert isinstance(progress_display(True), ProgressBar)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    display = progress_display(True)
+    assert isinstance(display, PlainLines)
+    assert display.stream is sys.stderr
+    assert display.interval == 30.0
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_quick_fit_prints_nothing(capfd, verbose):
+    problem = Problem("softmax")
+    display = progress_display(verbose)
+    train(problem.model(), problem.source, Settings(max_epochs=2), callbacks=[] if display is None else [display])
+    if display is not None:
+        display.close()
+    assert capfd.readouterr() == ("", "")
+
+
+# -- signals ---------------------------------------------------------------------------------------------------------
+
+
+def test_signals_are_noted_within_the_block_and_handlers_come_back():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with Interrupts() as interrupts:
+        assert interrupts.received is None
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupts.received == signal.SIGTERM
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_second_signal_is_obeyed_at_once():
+    with Interrupts():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_run_in_another_thread_leaves_signals_alone(tmp_path):
+    problem, results = Problem("softmax"), []
+
+    def work() -> None:
+        results.append(train(problem.model(), problem.source, Settings(max_epochs=2), folder=tmp_path))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=work)
+    thread.start()
+    while thread.is_alive():
+        assert signal.getsignal(signal.SIGINT) is before
+        time.sleep(0.001)
+    thread.join()
+    assert results[0].stopped == "max_epochs"
