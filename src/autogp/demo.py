@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -45,7 +46,8 @@ def gaussian_process_probabilities(x: np.ndarray, y: np.ndarray, x_test: np.ndar
     # One binary GP for each digit, on all rows. Its optimiser would take many minutes: the kernel is fixed at the
     # median distance, where autogp's starts.
     typical = np.median(np.linalg.norm(x[:500, None] - x[None, :500], axis=-1))
-    model = GaussianProcessClassifier(10.0 * SklearnRBF(typical / np.sqrt(2)), optimizer=None, n_jobs=-1)
+    options: dict[str, Any] = {"optimizer": None}
+    model = GaussianProcessClassifier(10.0 * SklearnRBF(typical / np.sqrt(2)), **options)
     return model.fit(x, y).predict_proba(x_test)
 
 

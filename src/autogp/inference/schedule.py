@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 __all__ = ["Phase", "Settings", "phases"]
 
 OBJECTIVES = ("elbo", "loo", "predictive")
+FEWEST_EPOCHS, FEWEST_STEPS = 30, 1000  # of a run whose length was left open
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Settings:
     """
 
     objective: str = "elbo"
-    max_epochs: int = 30
+    max_epochs: int | None = None  # without it 30, or on small data as many as make 1,000 steps
     batch_size: int = 1000
     samples: int = 10  # Monte Carlo samples per row, where a likelihood needs them
     optimiser: str = "natural"  # or "rmsprop": ordinary gradients on everything
@@ -57,10 +58,10 @@ class Settings:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("max_epochs", "batch_size", "samples", "learning_rate", "loo_learning_rate", "checkpoint_seconds"):
+        for name in ("batch_size", "samples", "learning_rate", "loo_learning_rate", "checkpoint_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
-        for name in ("patience", "time_budget", "loo_cycle"):
+        for name in ("max_epochs", "patience", "time_budget", "loo_cycle"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive or None, got {getattr(self, name)!r}")
         if not all(0 < rate <= 1 for rate in self.natural_rates) or not 0 < self.loo_share < 1:
@@ -94,9 +95,9 @@ class Settings:
         return start ** (1 - progress) * end**progress
 
 
-def phases(settings: Settings) -> list[Phase]:
+def phases(settings: Settings, steps_per_epoch: int = 1) -> list[Phase]:
     """The phases of a run, which always ends with the objective that was asked for."""
-    epochs = settings.max_epochs
+    epochs = settings.max_epochs or max(FEWEST_EPOCHS, math.ceil(FEWEST_STEPS / steps_per_epoch))
     if settings.objective != "loo":
         return [Phase(settings.objective, epochs)]
     if epochs == 1:

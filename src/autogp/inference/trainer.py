@@ -143,7 +143,7 @@ class _Run:
         self.target_scaler = None if target_scaler is None else target_scaler.to(self.device)
         self.generator = torch.Generator(self.device)
 
-        self.phases = phases(settings)
+        self.phases = phases(settings, self.batches.steps_per_epoch)
         self.total_steps = sum(phase.epochs for phase in self.phases) * self.batches.steps_per_epoch
         if isinstance(model.posterior, HeldPosterior):
             raise TypeError("a held posterior does not learn: give the model a GaussianPosterior or MixturePosterior")

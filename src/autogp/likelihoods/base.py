@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -162,9 +163,9 @@ class Elementwise(Likelihood):
 
     def __init__(self, num_outputs: int = 1):
         super().__init__()
-        if not isinstance(num_outputs, int) or num_outputs < 1:
+        if not isinstance(num_outputs, Integral) or num_outputs < 1:
             raise ValueError(f"num_outputs must be a positive integer, got {num_outputs!r}")
-        self.num_latents = num_outputs
+        self.num_latents = int(num_outputs)
 
     @property
     def sampled(self) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """Gaussian process regression network: outputs that mix a few nodes with weights that vary over the inputs."""
 
 import math
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -25,16 +26,16 @@ class Network(Likelihood):
     def __init__(self, num_outputs: int, num_nodes: int = 1, variance: float | Tensor = 1.0):
         super().__init__()
         for name, value in (("num_outputs", num_outputs), ("num_nodes", num_nodes)):
-            if not isinstance(value, int) or value < 1:
+            if not isinstance(value, Integral) or value < 1:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
-        self.num_outputs = num_outputs
-        self.num_nodes = num_nodes
-        self.num_latents = num_nodes * (num_outputs + 1)
+        self.num_outputs = int(num_outputs)
+        self.num_nodes = int(num_nodes)
+        self.num_latents = self.num_nodes * (self.num_outputs + 1)
         self.log_variance = positive_parameter(variance, "variance", size=num_outputs)
 
     @property
     def sampled(self) -> frozenset[str]:
-        return frozenset({"predictive"})
+        return frozenset()  # given the nodes the weights are integrated exactly
 
     @property
     def variance(self) -> Tensor:  # [P]

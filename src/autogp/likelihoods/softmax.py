@@ -1,5 +1,7 @@
 """C classes through the softmax of C latent functions."""
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -18,9 +20,9 @@ class Softmax(Likelihood):
 
     def __init__(self, num_classes: int):
         super().__init__()
-        if not isinstance(num_classes, int) or num_classes < 2:
+        if not isinstance(num_classes, Integral) or num_classes < 2:
             raise ValueError(f"num_classes must be an integer of at least 2, got {num_classes!r}")
-        self.num_latents = num_classes
+        self.num_latents = int(num_classes)
 
     @property
     def sampled(self) -> frozenset[str]:
