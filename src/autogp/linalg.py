@@ -78,25 +78,30 @@ def squared_distance(x: Tensor, z: Tensor, scale: Tensor | None = None) -> Tenso
 
 
 class _SquaredDistance(torch.autograd.Function):
-    """d = |u|^2 + |v|^2 - 2 u v', u = scale (x - c), v = scale (z - c): one product each way, and one more for x."""
+    """d = |u|^2 + |v|^2 - 2 u v' in the metric scale^2, u = x - c, v = z - c: one product each way, and one more for x.
+
+    Only one side meets the scale, so that rows which all latent functions share are not copied for each of them.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, z: Tensor, scale: Tensor) -> Tensor:
         centre = z.mean(-2, keepdim=True)
-        u, v = (x - centre) * scale, (z - centre) * scale
-        u_square, v_square = u.square().sum(-1)[..., :, None], v.square().sum(-1)[..., None, :]
-        squares = u_square + v_square
-        distance = torch.sub(squares, u @ v.mT, alpha=2).clamp_min_(0)
+        metric = scale.square()
+        u, v = x - centre, z - centre
+        u_square, v_square = _norms(u, metric)[..., :, None], _norms(v, metric)[..., None, :]
+        distance = torch.sub(u_square + v_square, _product(u * metric, v.mT), alpha=2).clamp_min_(0)
         eps = torch.finfo(x.dtype).eps
         threshold, largest = math.sqrt(eps), u_square.amax() + v_square.amax() if distance.numel() else 0.0
         ctx.equal, ctx.wide = None, eps * largest > 1e-3
         # Close, or NaN: where squares overflow, infinity less infinity, the differences know better.
         if distance.numel() and not distance.amin() >= threshold * largest:
-            for pairs in (~(distance >= threshold * squares)).nonzero().split(max(1, CHUNK_NUMBERS // u.shape[-1])):
+            far = distance >= threshold * (u_square + v_square)
+            for pairs in (~far).nonzero().split(max(1, CHUNK_NUMBERS // u.shape[-1])):
                 *batch, row, column = pairs.unbind(-1)
                 u_rows = u.expand(*distance.shape[:-1], -1)[(*batch, row)]
                 v_rows = v.expand(*distance.mT.shape[:-1], -1)[(*batch, column)]
-                distance[(*batch, row, column)] = (u_rows - v_rows).square().sum(-1)
+                scales = scale.expand(*distance.shape[:-2], 1, scale.shape[-1])[(*batch,)].squeeze(-2)
+                distance[(*batch, row, column)] = ((u_rows - v_rows) * scales).square().sum(-1)
             ctx.equal = distance == 0
         ctx.save_for_backward(u, v, scale)
         ctx.shapes, ctx.same = (x.shape, z.shape), z is x
@@ -108,30 +113,43 @@ class _SquaredDistance(torch.autograd.Function):
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (u, v, scale), (weights,) = ctx.saved_tensors, grad_outputs
-        x_shape, z_shape = ctx.shapes
+        dtype, (x_shape, z_shape) = scale.dtype, ctx.shapes
         x_needed, z_needed, scale_needed = ctx.needs_input_grad
         if ctx.equal is not None:  # equal rows pull at nothing, but for rounding
             weights = weights.masked_fill(ctx.equal, 0)
         if ctx.wide:  # over hundreds of lengthscales float32 would lose the gradient in the rounding of squares
-            u, v, weights = u.double(), v.double(), weights.double()
+            u, v, scale, weights = u.double(), v.double(), scale.double(), weights.double()
         if ctx.same:  # both sides pull at the same rows: one product for the two
-            weights, x_needed = weights + weights.mT, False
-        elif not z_needed:  # the product that z would need is spared
+            weights, z_needed = weights + weights.mT, False
+        elif not x_needed:  # the product that x would need is spared
             u, v, weights = v, u, weights.mT
-        row, column = weights.sum(-1)[..., :, None], weights.sum(-2)[..., :, None]
-        product = weights.mT @ u  # [..., M, D]
-        pull = column * v - product
-        x_grad = 2 * scale * (row * u - weights @ v) if x_needed and z_needed else None
-        z_grad = 2 * scale * pull
+        metric = scale.square()
+        row, column = weights.sum(-1)[..., :, None], weights.sum(-2)[..., None, :]
+        product = _product(weights, v)  # [..., N, D]
+        pull = row * u - product
+        u_grad = (2 * metric * pull).to(dtype)
         scale_grad = None
         if scale_needed:
-            # sum_nm W_nm (u_n - v_m)^2 for each column, from the product that is there already
-            # (weights first: a point so far away that its square overflows has weight 0).
-            total = (row * u * u).sum(-2, keepdim=True) + (v * (pull - product)).sum(-2, keepdim=True)
-            total = total * (1 if ctx.same else 2) / scale
-            scale_grad = total.sum_to_size(scale.shape).to(scale.dtype)
-        z_grad = z_grad.to(scale.dtype)
-        if not z_needed:
-            return z_grad.sum_to_size(x_shape), None, scale_grad
-        x_grad = None if x_grad is None else x_grad.to(scale.dtype).sum_to_size(x_shape)
-        return x_grad, z_grad.sum_to_size(z_shape), scale_grad
+            # sum_nm W_nm (u_n - v_m)^2 for each column, from the product that is there already. A point so far away
+            # that its square overflows has weight 0, and 0 times the largest number is 0.
+            v_square = v.square().clamp_max(torch.finfo(v.dtype).max)
+            total = (u * (pull - product)).sum(-2, keepdim=True) + _product(column, v_square)
+            scale_grad = (total * scale * (1 if ctx.same else 2)).sum_to_size(scale.shape).to(dtype)
+        if not x_needed:
+            return None, u_grad.sum_to_size(z_shape), scale_grad
+        v_grad = None
+        if z_needed:
+            v_grad = (2 * metric * (column.mT * v - _product(weights.mT, u))).to(dtype).sum_to_size(z_shape)
+        return u_grad.sum_to_size(x_shape), v_grad, scale_grad
+
+
+def _norms(x: Tensor, metric: Tensor) -> Tensor:
+    """Squared norms [..., N] of the rows of x [..., N, D] in a diagonal metric [..., 1, D] or [..., 1, 1]."""
+    if metric.shape[-1] == 1:
+        return x.square().sum(-1) * metric.squeeze(-1)
+    return _product(metric, x.square().mT).squeeze(-2)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, for a [G, N, D] and one b [D, M] as one product instead of G."""
+    return (a.flatten(0, -2) @ b).unflatten(0, a.shape[:-1]) if a.ndim > 2 and b.ndim == 2 else a @ b
