@@ -67,7 +67,7 @@ class Step:
         z = torch.randn(groups, num_inducing, D, generator=generator)
         self.batch = Batch(x, y, torch.full((B,), NUM_DATA / B))
         self.model = SparseGP(RBF(torch.full((groups, D), 28.0), torch.full((groups,), 5.0)), Softmax(Q), z)
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
         self.samples = samples
         self.generator = generator
 
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--gpflow", metavar="PYTHON", help="a Python that has GPflow")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each contender")
     options = parser.parse_args()
-    console = Console()
+    console = Console(width=max(120, Console().width))
     console.print(f"B = {B}, D = {D}, Q = {Q}, {torch.get_num_threads()} threads, torch {torch.__version__}")
     table = Table("M", "kernels", "S", "step", "GFLOP", "GFLOP/s", "of GEMM rate", "GPflow Adam", "ratio", box=None)
     configurations = [

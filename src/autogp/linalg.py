@@ -87,9 +87,15 @@ class _SquaredDistance(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, z: Tensor, scale: Tensor) -> Tensor:
         centre = z.mean(-2, keepdim=True)
         metric = scale.square()
-        u, v = x - centre, z - centre
-        u_square, v_square = _norms(u, metric)[..., :, None], _norms(v, metric)[..., None, :]
-        distance = torch.sub(u_square + v_square, _product(u * metric, v.mT), alpha=2).clamp_min_(0)
+        u = x - centre
+        v = u if z is x else z - centre
+        scaled = u * metric
+        u_square = (u * scaled).sum(-1)[..., :, None]
+        v_square = u_square.mT if z is x else _norms(v, metric)[..., None, :]
+        distance = _product(scaled, v.mT).mul_(-2).add_(u_square).add_(v_square)
+        diagonal = torch.diagonal(distance, dim1=-2, dim2=-1) if z is x else None
+        if diagonal is not None:
+            diagonal.fill_(math.inf)  # known to be 0: no pair to look at
         eps = torch.finfo(x.dtype).eps
         threshold, largest = math.sqrt(eps), u_square.amax() + v_square.amax() if distance.numel() else 0.0
         ctx.equal, ctx.wide = None, eps * largest > 1e-3
@@ -103,6 +109,8 @@ class _SquaredDistance(torch.autograd.Function):
                 scales = scale.expand(*distance.shape[:-2], 1, scale.shape[-1])[(*batch,)].squeeze(-2)
                 distance[(*batch, row, column)] = ((u_rows - v_rows) * scales).square().sum(-1)
             ctx.equal = distance == 0
+        if diagonal is not None:
+            diagonal.zero_()
         ctx.save_for_backward(u, v, scale)
         ctx.shapes, ctx.same = (x.shape, z.shape), z is x
         return distance
@@ -121,6 +129,7 @@ class _SquaredDistance(torch.autograd.Function):
             u, v, scale, weights = u.double(), v.double(), scale.double(), weights.double()
         if ctx.same:  # both sides pull at the same rows: one product for the two
             weights, z_needed = weights + weights.mT, False
+            torch.diagonal(weights, dim1=-2, dim2=-1).zero_()
         elif not x_needed:  # the product that x would need is spared
             u, v, weights = v, u, weights.mT
         metric = scale.square()
@@ -130,11 +139,14 @@ class _SquaredDistance(torch.autograd.Function):
         u_grad = (2 * metric * pull).to(dtype)
         scale_grad = None
         if scale_needed:
-            # sum_nm W_nm (u_n - v_m)^2 for each column, from the product that is there already. A point so far away
-            # that its square overflows has weight 0, and 0 times the largest number is 0.
-            v_square = v.square().clamp_max(torch.finfo(v.dtype).max)
-            total = (u * (pull - product)).sum(-2, keepdim=True) + _product(column, v_square)
-            scale_grad = (total * scale * (1 if ctx.same else 2)).sum_to_size(scale.shape).to(dtype)
+            # sum_nm W_nm (u_n - v_m)^2 for each column, from the product that is there already
+            if ctx.same:
+                total = (u * pull).sum(-2, keepdim=True)
+            else:
+                # A point so far away that its square overflows has weight 0, and 0 times the largest number is 0.
+                v_square = v.square().clamp_max(torch.finfo(v.dtype).max)
+                total = (u * (pull - product)).sum(-2, keepdim=True) + _product(column, v_square)
+            scale_grad = (2 * total * scale).sum_to_size(scale.shape).to(dtype)
         if not x_needed:
             return None, u_grad.sum_to_size(z_shape), scale_grad
         v_grad = None

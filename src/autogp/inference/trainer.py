@@ -500,7 +500,7 @@ class _Run:
     def _optimiser(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         if self.settings.optimiser == "rmsprop":
             return torch.optim.RMSprop(parameters, lr=self.settings.learning_rate, alpha=0.9)
-        return torch.optim.Adam(parameters, lr=self.settings.learning_rate)
+        return torch.optim.Adam(parameters, lr=self.settings.learning_rate, fused=True)
 
 
 def _may_be_missing(model: SparseGP, source: Source) -> bool:
