@@ -36,6 +36,10 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*.safetensors"))
 
 
+def steps_made(folder: Path) -> int:
+    return max((int(path.stem.removeprefix("step-")) for path in checkpoints(folder)), default=0)
+
+
 def leftovers(folder: Path) -> list[Path]:
     return list(folder.glob("step-*.tmp"))
 
@@ -56,21 +60,21 @@ class Tally:
 def kill_until_done(folder: Path, result: Path, tally: Tally, kills: int, chance: random.Random) -> None:
     """Starts the training again and again, and kills it each time, until it is over or all kills are spent."""
     while not result.exists():
-        before = checkpoints(folder)
+        before = steps_made(folder)
         child = CONTEXT.Process(target=run, args=(folder, result))
         child.start()
-        early = chance.random() < 0.1  # perhaps while it loads
-        while not early and child.is_alive() and checkpoints(folder) == before:
-            time.sleep(0.0005)  # until its first step is made and saved
         if tally.kills < kills:
-            moment = time.monotonic() + chance.uniform(0.0, 0.05)
+            steps = chance.choice([0, 1, 1, 2, 3, 5, 8, 13])  # 0: perhaps while it loads
+            while child.is_alive() and steps_made(folder) < before + steps:
+                time.sleep(0.0005)
+            moment = time.monotonic() + chance.uniform(0.0, 0.03)  # anywhere in a step and its save
             aimed = chance.random() < 0.3  # at the middle of a save
             while child.is_alive() and (time.monotonic() < moment or (aimed and not leftovers(folder))):
                 time.sleep(0 if aimed else 0.0005)
             child.kill()
         child.join()
         assert child.exitcode in (0, -signal.SIGKILL)
-        if child.exitcode and checkpoints(folder) != before and is_going_on(folder):
+        if child.exitcode and steps_made(folder) > before and is_going_on(folder):
             tally.kills += 1
             tally.in_a_save += bool(leftovers(folder))
 

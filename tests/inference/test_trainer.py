@@ -14,7 +14,7 @@ import pytest
 import torch
 from learnable import Problem, held_out_score
 
-from autogp import GaussianPosterior, SparseGP
+from autogp import GaussianPosterior, MixturePosterior, SparseGP
 from autogp.data import ArraySource, InputScaler, TargetScaler, summarise
 from autogp.inference import CheckpointError, Progress, Settings, TrainingDivergedError, train, trainer
 from autogp.kernels import RBF
@@ -136,6 +136,38 @@ def test_run_is_resumed_whatever_the_start_values_and_the_interval_of_saving(tmp
     model = SparseGP(RBF([3.0, 5.0]), problem.likelihood, problem.z + 1)
     train(model, problem.source, replace(QUICK, checkpoint_seconds=100.0), folder=tmp_path, resume=True)
     assert same(state_of(model), state_of(whole))
+
+
+@pytest.mark.parametrize("optimiser", ["natural", "rmsprop"])
+@pytest.mark.parametrize("diagonal", [False, True], ids=["full", "diagonal"])
+def test_mixture_broken_off_at_every_step_ends_in_the_bits_of_an_unbroken_run(tmp_path, diagonal, optimiser):
+    problem = Problem("softmax")
+    settings = replace(QUICK, objective="loo", loo_cycle=1, optimiser=optimiser)  # q(u) held in each second epoch
+
+    def model() -> SparseGP:
+        return problem.model(posterior=MixturePosterior(3, 12, num_components=2, diagonal=diagonal))
+
+    whole = model()
+    history = train(whole, problem.source, settings, validation=problem.test)
+    assert len(history.rows) == 4
+    breaks = 0
+    while True:
+        broken = model()
+        made: list[int] = []
+
+        def break_off(progress: Progress, made: list[int] = made) -> None:
+            made.append(progress.step)
+            if len(made) == 2:  # the first was saved, the second is lost
+                raise RuntimeError("broken off")
+
+        try:
+            options = {"validation": problem.test, "folder": tmp_path, "resume": True, "callbacks": [break_off]}
+            train(broken, problem.source, settings, **options)
+            break
+        except RuntimeError:
+            breaks += 1
+    assert breaks == 19
+    assert same(state_of(broken), state_of(whole))
 
 
 def test_folder_that_holds_a_run_is_not_used_unasked(tmp_path):
@@ -278,17 +310,33 @@ def test_a_step_too_far_is_taken_back_even_if_it_ended_an_epoch(batch_size):
     """With one step an epoch each state is an epoch's last: the one to return to is the last that worked."""
     problem = Problem("softmax")
     model = problem.model()
-    diag = model.kernel.diag
+    diag, worked = model.kernel.diag, [torch.zeros(1, 2)]
 
     def cliff(x: torch.Tensor) -> torch.Tensor:
-        beyond = (model.kernel.log_lengthscale.detach().abs() > 0.25).any()  # the first step is as long as the rate
-        return diag(x) * (math.nan if beyond else 1.0)
+        now = model.kernel.log_lengthscale.detach().clone()
+        if min((now - before).abs().max() for before in worked) > 0.2:
+            return diag(x) * math.nan
+        worked.append(now)
+        return diag(x)
 
     model.kernel.diag = cliff
-    history = train(model, problem.source, replace(QUICK, batch_size=batch_size, max_epochs=40, learning_rate=0.3))
-    assert 3 <= history.rows[-1]["skipped"] <= 15
+    history = train(model, problem.source, replace(QUICK, batch_size=batch_size, max_epochs=20, learning_rate=0.4))
+    assert history.rows[-1]["skipped"] in (3, 6, 9)
+    assert history.rows[-1]["learning_rate"] < 0.4
     assert math.isfinite(held_out_score(model, problem.test))
     assert math.isfinite(history.best_score)
+
+
+def test_a_state_from_which_no_step_worked_is_not_left_behind():
+    """Without validation rows a state is scored by the batches before it: it may be broken, and yet seem the best."""
+    problem = Problem("softmax")
+    model = problem.model()
+    before = state_of(model)
+    recorder = Recorder(model, lambda step: step >= 5)  # from the end of the first epoch on
+    with pytest.raises(TrainingDivergedError):
+        train(model, problem.source, replace(QUICK, max_epochs=50), callbacks=[recorder])
+    assert not same(recorder.states[4], before)
+    assert same(state_of(model), before)
 
 
 def test_score_that_cannot_be_computed_is_nan_and_can_be_saved_and_resumed(tmp_path):
@@ -385,16 +433,16 @@ def test_weights_that_make_no_sense_are_refused(weights):
 def test_time_budget_is_kept_and_every_phase_gets_its_share(objective):
     problem = Problem("softmax")
     train(problem.model(), problem.source, QUICK)  # what is imported at the first step is not counted
+    budget = replace(QUICK, objective=objective, max_epochs=10**6, time_budget=1.5)
     started = time.monotonic()
-    history = train(
-        problem.model(), problem.source, replace(QUICK, objective=objective, max_epochs=10**6, time_budget=1.0)
-    )
-    assert 1.0 <= time.monotonic() - started < 3.0
+    history = train(problem.model(), problem.source, budget)
+    assert 1.5 <= time.monotonic() - started < 10  # one step more, on a machine that may be busy
     assert history.stopped == "time budget"
-    assert 1.0 <= history.rows[-1]["seconds"] < 2.0
+    assert 1.5 <= history.rows[-1]["seconds"] < 10
+    assert history.rows[-2]["seconds"] < 1.5
     if objective == "loo":
-        first = next(row["seconds"] for row in history.rows if row["objective"] == "loo")
-        assert 0.3 < first < 1.0
+        assert history.rows[-1]["objective"] == "loo"
+        assert all(row["seconds"] >= 0.7 for row in history.rows if row["objective"] == "loo")
 
 
 def test_patience_ends_a_run_that_gets_no_better():
