@@ -284,7 +284,7 @@ class _Run:
         self.step_scale /= 2
         logger.warning("%d steps in a row failed (%s): going back, with half the step size", SKIPS_IN_A_ROW, error)
         self._load(self.good)
-        if self.untried is not None and all(torch.equal(self.best[name], self.untried[name]) for name in self.best):
+        if self.untried is not None and _equal(self.best, self.untried) and not _equal(self.best, self.good):
             self.best, self.history.best_score = self.good, -math.inf  # scored by its batches, and yet no step works
         self.untried = None
 
@@ -525,6 +525,10 @@ def _checked_weights(weights: np.ndarray, count: int) -> Tensor:
     if found.shape != (count,) or not torch.isfinite(found).all() or (found < 0).any() or not found.any():
         raise ValueError(f"weights must be {count} finite numbers, one per row, none negative and not all zero")
     return found
+
+
+def _equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first)
 
 
 def _to_json(value: Any) -> Any:
