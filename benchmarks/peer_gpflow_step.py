@@ -22,7 +22,7 @@ def main() -> None:
     gpflow.config.set_default_jitter(1e-4)
     rng = np.random.default_rng(0)
     x = tf.constant(rng.standard_normal((B, D)), tf.float32)
-    y = tf.constant(rng.integers(0, Q, (B, 1)), tf.float32)
+    y = tf.constant(rng.integers(0, Q, (B, 1)), tf.int32)
 
     def kernel() -> gpflow.kernels.Kernel:
         return gpflow.kernels.SquaredExponential(variance=5.0, lengthscales=np.full(D, 28.0, np.float32))

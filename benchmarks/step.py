@@ -81,14 +81,14 @@ class Step:
         model, x = self.model, self.batch.x
         posterior = model.posterior
         assert isinstance(posterior, GaussianPosterior)
-        prepared = model.prepare(x.dtype)
+        prepared = model.prepare()
         basis, variance = model.basis(x, prepared)
         marginals = condition(basis, variance, prepared.moments)
         alpha, beta = torch.randn(2, 1, B, Q) * 1e-3
         fixed = basis.detach()
         graph = [marginals.mean, marginals.variance]
         return {
-            "prior and posterior, M x M": best(lambda: model.prepare(x.dtype), 1.0),
+            "prior and posterior, M x M": best(lambda: model.prepare(), 1.0),
             "basis L^-1 Kzx": best(lambda: model.basis(x, prepared), 1.0),
             "marginals, S A": best(lambda: condition(basis, variance, prepared.moments), 1.0),
             "natural-gradient update": best(

@@ -21,7 +21,7 @@ BLUE, ORANGE, GREEN = "#2b6cb0", "#dd6b20", "#2f855a"
 
 def fit(likelihood: Likelihood, x: np.ndarray, y: np.ndarray, inducing: np.ndarray, lengthscale: float) -> SparseGP:
     model = SparseGP(RBF([lengthscale] * x.shape[1], 2.0), likelihood, torch.from_numpy(inducing))
-    settings = Settings(max_epochs=300, dtype="float64", natural_rates=(0.5, 0.1), learning_rate=0.02)
+    settings = Settings(max_epochs=300, natural_rates=(0.5, 0.1), learning_rate=0.02)
     train(model, ArraySource(x, y), settings)
     return model
 

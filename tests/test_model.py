@@ -169,7 +169,7 @@ def test_predictions_do_not_depend_on_the_precision_of_the_rows(built):
     y = torch.sin(x)
     with torch.no_grad():
         blocks = x.to(built)
-        prepared = model.prepare(built)
+        prepared = model.prepare()
         basis, _ = model.basis(blocks, prepared)
         mean, variance = (part[0] for part in model.marginals(blocks, prepared)[1:3])
     alpha, beta = model.likelihood.expected_derivatives(mean, variance, y)

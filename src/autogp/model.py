@@ -92,10 +92,13 @@ class SparseGP(nn.Module):
         self.register_buffer("jitter", torch.tensor(jitter, dtype=torch.float64))
         self.posterior = posterior or GaussianPosterior(likelihood.num_latents, z.shape[1])
 
-    def prepare(self, dtype: torch.dtype = torch.float64) -> Prepared:
-        """Factors of the prior and moments of the posterior, in float64, for rows of precision `dtype`."""
-        if dtype not in FIRST_JITTER:
-            raise TypeError(f"x must be float32 or float64, got {dtype}")
+    @property
+    def precision(self) -> torch.dtype:
+        """Of the rows that the model was built for: float32, or float64 where the inducing inputs came in float64."""
+        return torch.float64 if self.jitter < FIRST_JITTER[torch.float32] else torch.float32
+
+    def prepare(self) -> Prepared:
+        """Factors of the prior and moments of the posterior, in float64."""
         factor = self._prior_factor()
         eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
@@ -116,14 +119,14 @@ class SparseGP(nn.Module):
     def marginals(self, x: Tensor, prepared: Prepared | None = None) -> Marginals:
         """q(f) at each row of x [B, D], with gradients."""
         self._check(x)
-        prepared = prepared or self.prepare(x.dtype)
+        prepared = prepared or self.prepare()
         return condition(*self.basis(x, prepared), prepared.moments)
 
     @torch.no_grad()
     def chunks(self, x: Tensor, chunk_size: int | None = None) -> Iterator[tuple[slice, Marginals]]:
         """Marginals of any number of rows, a chunk at a time; memory does not grow with the number of rows."""
         self._check(x)
-        prepared = self.prepare(x.dtype)
+        prepared = self.prepare()
         if chunk_size is None:
             components, latents, size = prepared.moments.mean.shape
             chunk_size = max(1, CHUNK_NUMBERS // (components * latents * max(size, x.shape[1], 512)))
@@ -145,7 +148,7 @@ class SparseGP(nn.Module):
     def joint(self, x: Tensor) -> Joint:
         """q(f) at the rows of x [R, D] together, with their covariances: b = A'm, Kxx - A'A + A'SA."""
         self._check(x)
-        prepared = self.prepare(x.dtype)
+        prepared = self.prepare()
         moments = prepared.moments
         basis, _ = self.basis(x, prepared)
         mean, _ = moments.project(basis)

@@ -129,7 +129,7 @@ def _prepare(
     if len(y) != len(x):
         raise ValueError(f"y must have one row per row of x, got {len(y)} and {len(x)}")
     y = y.to(x.device, x.dtype if y.is_floating_point() else y.dtype)
-    prepared = model.prepare(x.dtype)
+    prepared = model.prepare()
     marginals = model.marginals(x, prepared)
     if samples is None:
         return y, marginals, None, prepared

@@ -48,9 +48,7 @@ def test_natural_gradients_reach_the_collapsed_bound_where_all_else_stands_still
     best = collapsed_bound(x, y, x[:15], 0.1)
     rows = torch.from_numpy(x), torch.from_numpy(y)
     before = elbo(model, *rows).item()
-    still = settings(
-        max_epochs=20, batch_size=batch_size, learning_rate=1e-12, natural_rates=(0.2, 0.02), dtype="float64"
-    )
+    still = settings(max_epochs=20, batch_size=batch_size, learning_rate=1e-12, natural_rates=(0.2, 0.02))
     train(model, ArraySource(x, y), still)
     assert before < best - 100
     assert best - gap < elbo(model, *rows).item() < best + 1e-6

@@ -58,7 +58,6 @@ def test_one_epoch_is_too_few_for_two_phases():
     [
         ({"objective": "map"}, "objective must be one of elbo, loo, predictive, got 'map'"),
         ({"optimiser": "sgd"}, "optimiser must be one of natural, rmsprop"),
-        ({"dtype": "float16"}, "dtype must be one of float32, float64"),
         ({"max_epochs": 0}, "max_epochs must be positive or None, got 0"),
         ({"batch_size": -1}, "batch_size must be positive, got -1"),
         ({"learning_rate": math.nan}, "learning_rate must be positive, got nan"),
@@ -115,7 +114,6 @@ def test_holding_and_releasing_q_of_u_leave_predictions_unchanged(posterior, sha
         batch_size=130,
         learning_rate=0.02,
         loo_learning_rate=1e-300,  # so that holding alone could change anything
-        dtype="float64",
     )
     train(model, problem.source, still, callbacks=[look])
     assert [kinds[step] for step in (6, 7, 12)] == [type(model.posterior), HeldPosterior, HeldPosterior]
@@ -138,7 +136,6 @@ def test_what_is_learnt_while_q_of_u_is_held_survives_its_release(posterior):
         batch_size=130,
         learning_rate=0.02,
         loo_learning_rate=0.02,
-        dtype="float64",
     )
     look = [lambda progress: seen.append(model.predict(x).mean) if progress.epoch_end else None]
     history = train(model, problem.source, settings, callbacks=look)

@@ -48,7 +48,7 @@ def test_there_are_as_many_as_asked_for_or_as_there_are_rows(rows, wanted):
     x = random(rows, 3)
     z = start_inducing_inputs(ArraySource(x), wanted)
     assert z.shape == (min(rows, wanted), 3)
-    assert z.dtype == torch.float64
+    assert z.dtype == torch.float32
     assert distinct(z) == len(z)
     assert (z.numpy() >= x.min(0) - 1e-6).all()
     assert (z.numpy() <= x.max(0) + 1e-6).all()
@@ -106,7 +106,8 @@ def test_inducing_inputs_are_on_the_scale_of_the_scaled_rows():
     z = start_inducing_inputs(source, 20, scaler)
     assert z.abs().max() < 2
     few = start_inducing_inputs(ArraySource(images[:5]), 20, scaler)
-    torch.testing.assert_close(few, scaler(torch.from_numpy(images[:5])).double(), rtol=0, atol=0)
+    torch.testing.assert_close(few, scaler(torch.from_numpy(images[:5])), rtol=0, atol=0)
+    assert start_inducing_inputs(source, 20, scaler, dtype=torch.float64).dtype == torch.float64
 
 
 def test_cluster_centres_cover_the_data():
@@ -166,7 +167,7 @@ def test_lengthscale_is_the_median_distance_over_the_root_of_two():
     x = random(300, 5) * [1, 2, 3, 4, 5]
     distances = [math.dist(a, b) for i, a in enumerate(x) for b in x[:i]]
     kernel = start_kernel("rbf", ArraySource(x), groups=2, variance=3.0)
-    expected = torch.full((2, 5), float(np.median(distances)) / math.sqrt(2), dtype=torch.float64)
+    expected = torch.full((2, 5), float(np.median(distances)) / 2, dtype=torch.float64)
     torch.testing.assert_close(kernel.lengthscale, expected, rtol=1e-5, atol=0)
     torch.testing.assert_close(kernel.variance, torch.tensor([3.0, 3.0], dtype=torch.float64))
 

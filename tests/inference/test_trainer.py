@@ -299,7 +299,9 @@ def test_after_five_returns_training_has_diverged_and_says_what_to_do(tmp_path, 
     message = str(divergence.value)
     assert "after 5 returns to an earlier state" in message
     assert "not finite" in message
-    assert "Scale the inputs and targets, lower learning_rate, or use dtype='float64'" in message
+    assert (
+        "Scale the inputs and targets, lower learning_rate, or build the model with float64 inducing inputs" in message
+    )
     assert same(state_of(model), recorder.states[4])  # the best state that there was
     recorder.failing = lambda step: False
     assert train(model, problem.source, QUICK).stopped == "max_epochs"
@@ -439,7 +441,7 @@ def test_time_budget_is_kept_and_every_phase_gets_its_share(objective):
     assert 1.5 <= time.monotonic() - started < 10  # one step more, on a machine that may be busy
     assert history.stopped == "time budget"
     assert 1.5 <= history.rows[-1]["seconds"] < 10
-    assert history.rows[-2]["seconds"] < 1.5
+    assert history.rows[-2]["seconds"] <= 1.5
     if objective == "loo":
         assert history.rows[-1]["objective"] == "loo"
         assert all(row["seconds"] >= 0.7 for row in history.rows if row["objective"] == "loo")
@@ -516,14 +518,14 @@ def test_the_best_state_is_left_behind_though_later_ones_were_worse(objective):
 def test_without_validation_rows_the_score_is_that_of_the_epochs_own_batches():
     problem = Problem("gaussian")
     model = problem.model()
-    still = replace(QUICK, learning_rate=1e-12, batch_size=260, dtype="float64")
+    still = replace(QUICK, learning_rate=1e-12, batch_size=260)
     history = train(model, problem.source, still)
     assert history.rows[-1]["score"] == pytest.approx(held_out_score(model, problem.source), abs=1e-6)
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
 
-FULL = replace(QUICK, batch_size=10_000, dtype="float64", max_epochs=6, decay=True)
+FULL = replace(QUICK, batch_size=10_000, max_epochs=6, decay=True)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "logit", "poisson"])

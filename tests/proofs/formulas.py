@@ -45,7 +45,7 @@ def natural_step(model: SparseGP, x: Tensor, y: Tensor, rate: float = 1.0, num_d
     """One natural-gradient step of q on the evidence lower bound of the rows given."""
     y = model.likelihood.check_targets(y)
     with torch.no_grad():
-        prepared = model.prepare(x.dtype)
+        prepared = model.prepare()
         basis, _ = model.basis(x, prepared)
         marginals = model.marginals(x, prepared)
     mean = marginals.mean[0]

@@ -28,8 +28,8 @@ class Settings:
     - "predictive": both in the same step.
     - "loo": first as "elbo", then, for the last `loo_share` of the epochs, leave-one-out with q(u) held fixed.
 
-    >>> phases(Settings(objective="loo", max_epochs=10))
-    [Phase(objective='elbo', epochs=5, hold=False), Phase(objective='loo', epochs=5, hold=True)]
+    >>> phases(Settings(objective="loo", max_epochs=20))
+    [Phase(objective='elbo', epochs=5, hold=False), Phase(objective='loo', epochs=15, hold=True)]
     """
 
     objective: str = "elbo"
@@ -37,16 +37,15 @@ class Settings:
     batch_size: int = 1000
     samples: int = 10  # Monte Carlo samples per row, where a likelihood needs them
     optimiser: str = "natural"  # or "rmsprop": ordinary gradients on everything
-    learning_rate: float = 0.01
+    learning_rate: float = 0.05  # of kernel, inducing inputs and likelihood
     natural_rates: tuple[float, float] = (0.1, 0.01)  # of the natural gradients: at the start, at the end
-    loo_share: float = 0.5
+    loo_share: float = 0.75
     loo_cycle: int | None = None  # epochs of each phase, alternating; without it two phases
-    loo_learning_rate: float = 0.003
+    loo_learning_rate: float = 0.05  # where q(u) is held
     decay: bool = True  # the learning rate falls to 0 over each phase, along a cosine
     patience: int | None = None  # stop after so many epochs without a better score
     time_budget: float | None = None  # seconds; step sizes then fall with time, not with epochs
     checkpoint_seconds: float = 60.0
-    dtype: str = "float32"
     device: str = "auto"
     seed: int = 0
 
@@ -54,7 +53,6 @@ class Settings:
         for name, allowed in (
             ("objective", OBJECTIVES),
             ("optimiser", ("natural", "rmsprop")),
-            ("dtype", ("float32", "float64")),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")

@@ -22,11 +22,17 @@ KERNELS = ("rbf", "matern12", "matern32", "matern52", "linear", "arccosine")
 
 
 def start_inducing_inputs(
-    source: Source, num_inducing: int, scaler: InputScaler | None = None, seed: int = 0, by_class: bool = False
+    source: Source,
+    num_inducing: int,
+    scaler: InputScaler | None = None,
+    seed: int = 0,
+    by_class: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Cluster centres of a sample of the (scaled) rows, [M, D]; M is `num_inducing`, or as many rows as are distinct.
 
-    With `by_class` (integer targets) each class gets its share of the centres.
+    With `by_class` (integer targets) each class gets its share of the centres. A model computes in the precision of its
+    inducing inputs, `dtype`.
 
     >>> import numpy as np
     >>> from autogp.data import ArraySource
@@ -43,7 +49,7 @@ def start_inducing_inputs(
         for group, size in zip(groups, _shares([len(group) for group in groups], num_inducing), strict=True)
         if size
     ]
-    return torch.from_numpy(_distinct(np.concatenate(centres)).astype(np.float64))
+    return torch.from_numpy(_distinct(np.concatenate(centres))).to(dtype)
 
 
 def start_kernel(
@@ -51,13 +57,13 @@ def start_kernel(
 ) -> Kernel:
     """A kernel by its name, for `groups` latent functions (1: shared), one lengthscale per input.
 
-    Lengthscales start at the median distance between (scaled) rows over sqrt(2), where an RBF kernel is exp(-1).
+    Lengthscales start at half the median distance between (scaled) rows, where an RBF kernel is exp(-2).
     """
     x, _ = _sample(source, scaler, DISTANCE_ROWS, seed)
     dimension = x.shape[1]
     apart = pairwise_distances(x)[np.triu_indices(len(x), 1)]
     typical = float(np.median(apart[apart > 0])) if (apart > 0).any() else 1.0
-    lengthscale = torch.full((groups, dimension), typical / np.sqrt(2), dtype=torch.float64)
+    lengthscale = torch.full((groups, dimension), typical / 2, dtype=torch.float64)
     size = torch.full((groups,), variance, dtype=torch.float64)
     stationary = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
     if name in stationary:

@@ -49,7 +49,7 @@ def natural_step(
     posterior, likelihood = model.posterior, model.likelihood
     if not isinstance(posterior, GaussianPosterior):
         raise TypeError(f"natural gradients need a GaussianPosterior, got {type(posterior).__name__}")
-    prepared = model.prepare(batch.x.dtype)
+    prepared = model.prepare()
     basis, prior_variance = model.basis(batch.x, prepared)
     marginals = condition(basis, prior_variance, prepared.moments)
     noise = draw(likelihood.sampled & {"elbo", objective}, marginals, samples, generator)
@@ -83,7 +83,7 @@ def gradient_step(
 
     For mixtures and diagonal posteriors, for the paper's own settings, and for phases that hold q(u) fixed.
     """
-    prepared = model.prepare(batch.x.dtype)
+    prepared = model.prepare()
     marginals = condition(*model.basis(batch.x, prepared), prepared.moments)
     learnt = [parameter for parameter in model.posterior.parameters() if parameter.requires_grad]
     names = {"elbo", objective} if learnt else {objective}

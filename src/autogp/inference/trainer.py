@@ -131,7 +131,7 @@ class _Run:
         self.device = torch.device(
             ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
         )
-        self.dtype = torch.float32 if settings.dtype == "float32" else torch.float64
+        self.dtype = model.precision
         self.model = model.to(self.device)
         self.settings = settings
         self.batches = Batches(source, min(settings.batch_size, len(source)), settings.seed)
@@ -279,7 +279,8 @@ class _Run:
                 raise error  # no smaller step helps, and its message says what does
             raise TrainingDivergedError(
                 f"training diverged: after {self.rollbacks - 1} returns to an earlier state with ever smaller steps it "
-                f"still fails ({error}). Scale the inputs and targets, lower learning_rate, or use dtype='float64'."
+                f"still fails ({error}). Scale the inputs and targets, lower learning_rate, or build "
+                "the model with float64 inducing inputs."
             ) from error
         self.step_scale /= 2
         logger.warning("%d steps in a row failed (%s): going back, with half the step size", SKIPS_IN_A_ROW, error)
@@ -395,7 +396,7 @@ class _Run:
         """Puts the posterior in place that the phase needs."""
         if phase.hold and self.model.posterior is self.free_posterior:
             with torch.no_grad():
-                prepared = self.model.prepare(self.dtype)
+                prepared = self.model.prepare()
             self.model.posterior = HeldPosterior(prepared.moments, prepared.factor)
         elif not phase.hold:
             self._release()
@@ -405,7 +406,7 @@ class _Run:
         """Gives what was learnt while q(u) was held back to the posterior that learns."""
         if self.model.posterior is self.free_posterior:
             return
-        moments = self.model.prepare(self.dtype).moments
+        moments = self.model.prepare().moments
         assert isinstance(moments, HeldMoments)
         self.free_posterior.set_moments(moments.whitened_mean(), moments.covariance())
         self.model.posterior = self.free_posterior
@@ -456,7 +457,7 @@ class _Run:
         if saved.state["held"]:
             self.free_posterior.load_state_dict(groups["free"])
             with torch.no_grad():
-                prepared = self.model.prepare(self.dtype)
+                prepared = self.model.prepare()
             self.model.posterior = HeldPosterior(prepared.moments, prepared.factor)
         self.model.load_state_dict(groups["model"])
         self.good, self.best, self.untried = groups["good"], groups["best"], groups.get("untried")
@@ -475,7 +476,7 @@ class _Run:
         """Moves q a little where no row has a slope: a product of functions that are all 0 would stay 0 for ever."""
         batch = self._batch(*_tensors(self.batches.source, self.batches.indices(0)), None)
         try:
-            prepared = self.model.prepare(self.dtype)
+            prepared = self.model.prepare()
             if prepared.moments.mean.any():
                 return
             marginals = self.model.marginals(batch.x, prepared)
