@@ -172,10 +172,10 @@ def test_lengthscale_is_the_median_distance_over_the_root_of_two():
     torch.testing.assert_close(kernel.variance, torch.tensor([3.0, 3.0], dtype=torch.float64))
 
 
-def test_typical_rows_correlate_by_one_over_e_in_the_rbf_kernel():
+def test_rows_at_the_median_distance_correlate_by_exp_minus_two_in_the_rbf_kernel():
     x = torch.from_numpy(random(500, 8))
     gram = start_kernel("rbf", ArraySource(x)).gram(x, x)
-    assert gram.median().item() == pytest.approx(math.exp(-1), abs=0.01)
+    assert gram.median().item() == pytest.approx(math.exp(-2), abs=0.01)
 
 
 @pytest.mark.parametrize("name", ["linear", "arccosine"])

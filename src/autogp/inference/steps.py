@@ -11,6 +11,7 @@ from autogp.posteriors import GaussianPosterior
 
 __all__ = ["OBJECTIVES", "Batch", "NonFiniteError", "StepResult", "draw", "gradient_step", "natural_step"]
 
+VALUE_SAMPLES = 10
 # The value of each row, [B], of (likelihood, marginals, y, noise).
 OBJECTIVES = {"elbo": expected_log_prob, "loo": leave_one_out, "predictive": log_predictive}
 
@@ -54,11 +55,15 @@ def natural_step(
     marginals = condition(basis, prior_variance, prepared.moments)
     noise = draw(likelihood.sampled & {"elbo", objective}, marginals, samples, generator)
 
-    constant = Marginals(*(part.detach() for part in marginals))
+    constant = Marginals(*(part.detach().contiguous() for part in marginals))
     alpha, beta = likelihood.expected_derivatives(constant.mean, constant.variance, batch.y, noise.get("elbo"))
     if objective == "elbo":
-        # The likelihood's own parameters see the value; the kernel's and Z see alpha and beta, which are less noisy.
-        rows = expected_log_prob(likelihood, constant, batch.y, noise.get("elbo"))
+        # The likelihood's own parameters see the value, for which a few of the samples are enough unless there are
+        # such parameters; the kernel's and Z see alpha and beta, which are less noisy.
+        few = noise.get("elbo")
+        if few is not None and not any(parameter.requires_grad for parameter in likelihood.parameters()):
+            few = few[:VALUE_SAMPLES]
+        rows = expected_log_prob(likelihood, constant, batch.y, few)
         value = (batch.weights * rows).sum() - prepared.moments.kl()
         if rows.requires_grad:
             (-value).backward()
