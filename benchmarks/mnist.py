@@ -1,6 +1,6 @@
 """MNIST from the files on disk to a test error, with M = 200 inducing inputs shared by the ten classes.
 
-    AUTOGP_DATA=FOLDER python -m benchmarks.mnist [--epochs 40] [--objective loo] [--validation]
+    AUTOGP_DATA=FOLDER python -m benchmarks.mnist [--epochs 40] [--objective loo] [--validation] [--set NAME=VALUE]
 
 FOLDER/mnist holds the four idx files as published. The clock starts before they are read. With `--validation` the last
 10,000 training rows are held out and judged by, instead of the test set: that is how settings are chosen.
@@ -10,6 +10,7 @@ import argparse
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,9 @@ def main() -> None:
     parser.add_argument("--inducing", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--validation", action="store_true")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting, a number")
     options = parser.parse_args()
+    changes: dict[str, Any] = {name: float(value) for name, value in (change.split("=") for change in options.set)}
     folder = Path(os.environ.get("AUTOGP_DATA", ".")) / "mnist"
 
     started = time.perf_counter()
@@ -44,7 +47,7 @@ def main() -> None:
         start_inducing_inputs(source, options.inducing, scaler, options.seed, by_class=True),
     )
     ready = time.perf_counter()
-    settings = Settings(objective=options.objective, max_epochs=options.epochs, seed=options.seed)
+    settings = Settings(objective=options.objective, max_epochs=options.epochs, seed=options.seed, **changes)
     display = progress_display(verbose=True)
     history = train(model, source, settings, input_scaler=scaler, callbacks=[display] if display else [])
     if display:
@@ -55,7 +58,8 @@ def main() -> None:
     probabilities = model.predict(scaler(torch.from_numpy(np.ascontiguousarray(x)))).mean.numpy()
     judged = "validation" if options.validation else "test"
     print(
-        f"{options.objective}, M = {options.inducing}, {len(history.rows)} epochs, seed {options.seed}, "
+        f"{' '.join([options.objective, *options.set])}, "
+        f"M = {options.inducing}, {len(history.rows)} epochs, seed {options.seed}, "
         f"{judged} rows: error {100 * error_rate(labels, probabilities):.2f} %, "
         f"NLP {negative_log_probability(labels, probabilities):.4f}, "
         f"calibration error {expected_calibration_error(labels, probabilities):.4f}; "

@@ -181,12 +181,16 @@ class GaussianPosterior(nn.Module):
         weights = torch.as_tensor(weights, dtype=basis.dtype, device=basis.device)
         curvature = (-2 * beta).clamp_min(0).mT * weights  # [Q, B]
         slope = alpha.mT * weights + curvature * mean.mT
-        for q in range(len(self.precision)):  # one latent at a time: its block stays in the cache
+        product = torch.empty_like(self.precision, dtype=basis.dtype)
+        shift = torch.empty_like(self.shift, dtype=basis.dtype)
+        for q in range(len(product)):  # one latent at a time: its block stays in the cache
             block = basis[q % len(basis)]
-            product = ((block * curvature[q]) @ block.mT).to(self.precision.dtype)
-            product.diagonal().add_(1.0)
-            self.precision[q].lerp_(0.5 * (product + product.mT), rate)
-            self.shift[q].lerp_((block @ slope[q]).to(self.shift.dtype), rate)
+            torch.mm(block * curvature[q], block.mT, out=product[q])
+            torch.mv(block, slope[q], out=shift[q])
+        target = (product + product.mT).to(self.precision.dtype).mul_(0.5)
+        target.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        self.precision.lerp_(target, rate)
+        self.shift.lerp_(shift.to(self.shift.dtype), rate)
 
 
 class MixturePosterior(nn.Module):
