@@ -74,12 +74,12 @@ class Problem:
         self.source, self.test = ArraySource(x[:TRAIN], y[:TRAIN]), ArraySource(x[TRAIN:], y[TRAIN:])
         self.z = torch.from_numpy(x[:INDUCING].astype(np.float32))
 
-    def model(self, shared: bool = True, **options) -> SparseGP:
+    def model(self, shared: bool = True, dtype: torch.dtype = torch.float32, **options) -> SparseGP:
         """At its start; one kernel and inducing inputs for all latent functions, or one of each for each."""
         latents = self.likelihood.num_latents
         kernel: Kernel = RBF([1.0, 1.0]) if shared else RBF(torch.ones(latents, 2), torch.ones(latents))
         z = self.z if shared else torch.stack([self.z.roll(q, 0) + 0.1 * q for q in range(latents)])
-        return SparseGP(kernel, copy.deepcopy(self.likelihood), z, **options)
+        return SparseGP(kernel, copy.deepcopy(self.likelihood), z.to(dtype), **options)
 
 
 def held_out_score(model: SparseGP, rows: ArraySource) -> float:

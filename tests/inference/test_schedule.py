@@ -7,7 +7,7 @@ import pytest
 import torch
 from learnable import Problem, held_out_score
 
-from autogp import GaussianPosterior, InfiniteLOOError, MixturePosterior, SparseGP
+from autogp import GaussianPosterior, InfiniteLOOError, MixturePosterior
 from autogp.inference import Phase, Settings, phases, train
 from autogp.posteriors import HeldPosterior
 
@@ -97,9 +97,7 @@ POSTERIORS = {
 @pytest.mark.parametrize("posterior", POSTERIORS)
 def test_holding_and_releasing_q_of_u_leave_predictions_unchanged(posterior, shared):
     problem = Problem("softmax")
-    z = problem.z.double()
-    model = problem.model(shared, posterior=POSTERIORS[posterior](3, len(z)))
-    model = SparseGP(model.kernel, model.likelihood, model.inducing_inputs, model.posterior)  # built in float64
+    model = problem.model(shared, torch.float64, posterior=POSTERIORS[posterior](3, len(problem.z)))
     x = torch.from_numpy(problem.test.x)
     seen: dict[int, torch.Tensor] = {}
     kinds: dict[int, type] = {}
@@ -125,8 +123,7 @@ def test_holding_and_releasing_q_of_u_leave_predictions_unchanged(posterior, sha
 @pytest.mark.parametrize("posterior", POSTERIORS)
 def test_what_is_learnt_while_q_of_u_is_held_survives_its_release(posterior):
     problem = Problem("softmax")
-    model = problem.model(posterior=POSTERIORS[posterior](3, len(problem.z)))
-    model = SparseGP(model.kernel, model.likelihood, model.inducing_inputs, model.posterior)
+    model = problem.model(dtype=torch.float64, posterior=POSTERIORS[posterior](3, len(problem.z)))
     x = torch.from_numpy(problem.test.x)
     seen: list[torch.Tensor] = []
     settings = Settings(

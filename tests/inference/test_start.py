@@ -163,7 +163,7 @@ def test_every_name_gives_its_kernel():
         start_kernel("cubic", ArraySource(random(50, 3)))
 
 
-def test_lengthscale_is_the_median_distance_over_the_root_of_two():
+def test_lengthscale_is_half_the_median_distance():
     x = random(300, 5) * [1, 2, 3, 4, 5]
     distances = [math.dist(a, b) for i, a in enumerate(x) for b in x[:i]]
     kernel = start_kernel("rbf", ArraySource(x), groups=2, variance=3.0)

@@ -27,6 +27,7 @@ QUICK = Settings(
     samples=5,
     learning_rate=0.02,
     natural_rates=(0.3, 0.1),
+    loo_share=0.5,
     loo_learning_rate=0.02,
     decay=False,
     checkpoint_seconds=1e-9,
@@ -517,7 +518,7 @@ def test_the_best_state_is_left_behind_though_later_ones_were_worse(objective):
 
 def test_without_validation_rows_the_score_is_that_of_the_epochs_own_batches():
     problem = Problem("gaussian")
-    model = problem.model()
+    model = problem.model(dtype=torch.float64)
     still = replace(QUICK, learning_rate=1e-12, batch_size=260)
     history = train(model, problem.source, still)
     assert history.rows[-1]["score"] == pytest.approx(held_out_score(model, problem.source), abs=1e-6)
@@ -532,7 +533,7 @@ FULL = replace(QUICK, batch_size=10_000, max_epochs=6, decay=True)
 def test_rows_of_weight_zero_have_no_influence(name):
     problem, other = Problem(name), Problem(name, seed=1)
     x, y = problem.source.x, problem.source.y
-    alone, beside = problem.model(), problem.model()
+    alone, beside = (problem.model(dtype=torch.float64) for _ in range(2))
     first = train(alone, problem.source, FULL)
     more = ArraySource(np.concatenate([other.source.x, x]), np.concatenate([other.source.y, y]))
     second = train(beside, more, FULL, weights=np.repeat([0.0, 1.0], 260))
@@ -547,7 +548,7 @@ def test_weight_two_equals_a_row_twice(objective):
     problem = Problem("logit")
     x, y = problem.source.x, problem.source.y
     weights = np.where(np.arange(260) < 100, 2.0, 1.0)
-    weighted, repeated = problem.model(), problem.model()
+    weighted, repeated = (problem.model(dtype=torch.float64) for _ in range(2))
     settings = replace(FULL, objective=objective)
     first = train(weighted, problem.source, settings, weights=weights)
     second = train(repeated, ArraySource(np.concatenate([x, x[:100]]), np.concatenate([y, y[:100]])), settings)
