@@ -5,7 +5,15 @@ import logging
 import pytest
 import torch
 
-from autogp.linalg import FIRST_JITTER, LAST_JITTER, NotPositiveDefiniteError, safe_cholesky, squared_distance
+from autogp.linalg import (
+    FIRST_JITTER,
+    LAST_JITTER,
+    NotPositiveDefiniteError,
+    factor_and_inverse,
+    safe_cholesky,
+    safe_factor_and_inverse,
+    squared_distance,
+)
 
 float64 = torch.float64
 
@@ -242,3 +250,43 @@ class TestSquaredDistance:
         (gradient,) = torch.autograd.grad(squared_distance(x, x).exp().sum(), x)
         assert torch.isfinite(gradient).all()
         assert gradient.sum(0).abs().max() < 1e-9 * gradient.abs().max()
+
+
+class TestFactorAndInverse:
+    @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 131, 200])
+    def test_halving_gives_the_factor_and_its_inverse(self, size):
+        root = torch.randn(3, size, size, dtype=float64, generator=torch.Generator().manual_seed(size))
+        matrix = root @ root.mT / size + torch.eye(size, dtype=float64)
+        factor, inverse = factor_and_inverse(matrix)
+        torch.testing.assert_close(factor, torch.linalg.cholesky(matrix), rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(
+            inverse @ factor, torch.eye(size, dtype=float64).expand(3, -1, -1), rtol=0, atol=1e-12
+        )
+
+    @pytest.mark.parametrize("size", [5, 70])
+    def test_gradient_equals_that_of_factorising_and_solving(self, size):
+        generator = torch.Generator().manual_seed(0)
+        root, first, second = torch.randn(3, 2, size, size, dtype=float64, generator=generator)
+        matrix = (root @ root.mT / size + torch.eye(size, dtype=float64)).requires_grad_()
+
+        def symmetric_gradient(factor, inverse):
+            (gradient,) = torch.autograd.grad((first.tril() * factor + second.tril() * inverse).sum(), matrix)
+            return gradient + gradient.mT
+
+        factor = safe_cholesky(matrix)
+        solved = torch.linalg.solve_triangular(factor, torch.eye(size, dtype=float64), upper=False)
+        expected = symmetric_gradient(factor, solved)
+        torch.testing.assert_close(
+            symmetric_gradient(*safe_factor_and_inverse(matrix)), expected, rtol=1e-9, atol=1e-10
+        )
+
+    def test_what_is_not_positive_definite_is_nan_or_climbs_the_ladder(self):
+        matrix = torch.ones(100, 100, dtype=float64)
+        assert factor_and_inverse(-matrix)[1].isnan().any()
+        close = matrix + 1e-9 * torch.randn(100, 100, dtype=float64, generator=torch.Generator().manual_seed(0))
+        close = 0.5 * (close + close.mT)  # eigenvalues of about -1e-8: more than the first rung
+        factor, inverse = safe_factor_and_inverse(close)
+        assert (factor @ factor.mT - close).norm() / close.norm() < 1e-3
+        torch.testing.assert_close(inverse @ factor, torch.eye(100, dtype=float64), rtol=0, atol=1e-6)
+        with pytest.raises(NotPositiveDefiniteError):
+            safe_factor_and_inverse(-matrix)

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["FIRST_JITTER", "LAST_JITTER", "NotPositiveDefiniteError", "safe_cholesky", "squared_distance"]
+__all__ = [
+    "FIRST_JITTER",
+    "LAST_JITTER",
+    "NotPositiveDefiniteError",
+    "factor_and_inverse",
+    "safe_cholesky",
+    "safe_factor_and_inverse",
+    "squared_distance",
+]
 
 logger = logging.getLogger("autogp")
 
@@ -16,6 +24,7 @@ logger = logging.getLogger("autogp")
 # A float32 block carries relative errors of 6e-8, which L^-1 magnifies by up to 1 / sqrt(jitter).
 FIRST_JITTER = {torch.float64: 1e-10, torch.float32: 1e-6}
 LAST_JITTER = 1e-4
+SMALLEST_BLOCK = 64
 CHUNK_NUMBERS = 2**22  # of the differences between close pairs that are in memory at a time
 
 
@@ -58,6 +67,77 @@ def safe_cholesky(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float
     if jitter.max() > first_jitter:
         logger.info("Cholesky factorisation needed a relative jitter of %.0e", jitter.max().item())
     return scale[..., :, None] * factor
+
+
+def safe_factor_and_inverse(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float64]) -> tuple[Tensor, Tensor]:
+    """L and L^-1 of a batch of covariance matrices, with the jitter of `safe_cholesky`; quicker than one by one.
+
+    >>> import torch
+    >>> L, inverse = safe_factor_and_inverse(torch.eye(3, dtype=torch.float64))
+    >>> torch.allclose(L @ inverse, torch.eye(3, dtype=torch.float64))
+    True
+    """
+    scale = _scale(matrix.detach())
+    unit = matrix / scale[..., :, None] / scale[..., None, :]
+    factor, inverse = _FactorAndInverse.apply(unit + first_jitter * _eye(matrix))
+    if not torch.isfinite(inverse).all():  # the ladder has to be climbed, or its error raised
+        factor = safe_cholesky(matrix, first_jitter)
+        return factor, torch.linalg.solve_triangular(factor, _eye(matrix), upper=False)
+    return scale[..., :, None] * factor, inverse / scale[..., None, :]
+
+
+def factor_and_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """L and L^-1 of positive definite matrices [..., M, M], NaN where they are not; without gradients.
+
+    By halves: L21 = A21 L11^-T, L22 L22' = A22 - L21 L21', (L^-1)21 = -L22^-1 L21 L11^-1. All but the smallest blocks
+    is matrix products, which are several times as fast as batches of triangular solves.
+    """
+    size = matrix.shape[-1]
+    if size <= SMALLEST_BLOCK:
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        factor = torch.where((info > 0)[..., None, None], math.nan, factor)
+        return factor, torch.linalg.solve_triangular(factor, _eye(matrix), upper=False)
+    half = size // 2
+    first, first_inverse = factor_and_inverse(matrix[..., :half, :half])
+    below = matrix[..., half:, :half] @ first_inverse.mT
+    second, second_inverse = factor_and_inverse(matrix[..., half:, half:] - below @ below.mT)
+    factor, inverse = torch.zeros_like(matrix), torch.zeros_like(matrix)
+    factor[..., :half, :half], factor[..., half:, :half], factor[..., half:, half:] = first, below, second
+    inverse[..., :half, :half], inverse[..., half:, half:] = first_inverse, second_inverse
+    inverse[..., half:, :half] = -(second_inverse @ (below @ first_inverse))
+    return factor, inverse
+
+
+class _FactorAndInverse(torch.autograd.Function):
+    """L and I = L^-1 of A; gradient I' P I made symmetric, P the lower half of L' dL - dI I' with half its diagonal."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        factor, inverse = factor_and_inverse(matrix)
+        ctx.save_for_backward(factor, inverse)
+        ctx.set_materialize_grads(False)
+        return factor, inverse
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor | None
+    ) -> Tensor:
+        factor, inverse = ctx.saved_tensors
+        factor_grad, inverse_grad = grad_outputs
+        inner = torch.zeros_like(factor)
+        if factor_grad is not None:
+            inner += factor.mT @ factor_grad
+        if inverse_grad is not None:
+            inner -= inverse_grad @ inverse.mT
+        inner = inner.tril_()
+        torch.diagonal(inner, dim1=-2, dim2=-1).mul_(0.5)
+        gradient = inverse.mT @ inner @ inverse
+        return 0.5 * (gradient + gradient.mT)
+
+
+def _eye(matrix: Tensor) -> Tensor:
+    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
 def _scale(matrix: Tensor) -> Tensor:

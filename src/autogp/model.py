@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from autogp.kernels import Kernel
 from autogp.kernels.base import check_points
 from autogp.likelihoods import Likelihood, Prediction
-from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky
+from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky, safe_factor_and_inverse
 from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior, Moments
 
 __all__ = ["Joint", "Marginals", "Prepared", "SparseGP", "condition"]
@@ -99,9 +99,7 @@ class SparseGP(nn.Module):
 
     def prepare(self) -> Prepared:
         """Factors of the prior and moments of the posterior, in float64."""
-        factor = self._prior_factor()
-        eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-        inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
+        factor, inverse = self._prior_factor()
         moments = self.posterior.moments(inverse)
         if moments.mean.shape[1:] != (self.likelihood.num_latents, factor.shape[-1]):
             raise ValueError(
@@ -176,10 +174,10 @@ class SparseGP(nn.Module):
         """x in the precision of its block: its own, unless L^-1 would magnify its rounding."""
         return x.to(torch.float64) if FIRST_JITTER[x.dtype] > self.jitter else x
 
-    def _prior_factor(self) -> Tensor:
+    def _prior_factor(self) -> tuple[Tensor, Tensor]:
         gram = self.kernel.gram(self.inducing_inputs, self.inducing_inputs)
         try:
-            return safe_cholesky(gram, self.jitter.item())
+            return safe_factor_and_inverse(gram, self.jitter.item())
         except NotPositiveDefiniteError as error:
             raise NotPositiveDefiniteError(self._explain(error)) from None
 

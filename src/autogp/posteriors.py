@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from autogp.linalg import factor_and_inverse
+
 __all__ = [
     "DenseMoments",
     "DiagonalMoments",
@@ -159,8 +161,8 @@ class GaussianPosterior(nn.Module):
         self.shift.copy_((self.precision @ mean[0][..., None]).squeeze(-1))
 
     def moments(self, prior_inverse: Tensor) -> DenseMoments:
-        factor = torch.linalg.cholesky(self.precision)
-        covariance = torch.cholesky_inverse(factor)
+        factor, inverse = factor_and_inverse(self.precision)
+        covariance = inverse.mT @ inverse
         mean = (covariance @ self.shift[..., None]).squeeze(-1)
         return DenseMoments(self.shift.new_zeros(1), mean[None], -_log_det(factor)[None], covariance[None])
 
