@@ -339,9 +339,9 @@ class _Run:
 
     @torch.no_grad()
     def _training_score(self, batch: Batch, result: StepResult) -> float:
-        """Leave-one-out where it is always finite, else predictive, of the batch just seen."""
+        """Leave-one-out of the batch just seen; predictive where that may be infinite, or is what training follows."""
         likelihood = self.model.likelihood
-        name = "loo" if likelihood.finite_loo else "predictive"
+        name = "loo" if likelihood.finite_loo and self.settings.objective != "predictive" else "predictive"
         noise = draw(likelihood.sampled & {name}, result.marginals, self.settings.samples, self.generator)
         rows = OBJECTIVES[name](likelihood, result.marginals, batch.y, noise.get(name))
         return (batch.weights * rows).sum().item() / self.total_weight
