@@ -87,8 +87,8 @@ def main() -> None:
             f"{expected_calibration_error(y_test, results[name]):.3f}",
         )
     console.print(table)
-    console.print("\nNLP is the mean of -log p(right digit), the calibration error the gap between confidence and")
-    console.print("accuracy: smaller is better, for both.")
+    console.print("\nNLP: mean of -log p(right digit). Calibration: gap between confidence and accuracy.")
+    console.print("Smaller is better for all.")
     picture = draw(x_test, y_test, results["autogp, 150 inducing inputs"])
     console.print(f"\nThe digits that autogp is least sure of, with its probabilities: [bold]{picture}[/bold]")
 
