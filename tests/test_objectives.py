@@ -364,3 +364,15 @@ def test_wrong_arguments_are_refused_in_words(objective, arguments, words):
     model, x, y = problem("gaussian")
     with pytest.raises(ValueError, match=words):
         OBJECTIVES[objective](model, **({"x": x, "y": y} | arguments))
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(variance=0.5), Bernoulli(link="probit")], ids=["gaussian", "probit"])
+def test_samples_do_not_hide_that_leave_one_out_is_infinite(likelihood):
+    noise = torch.randn(50, 1, 2, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mean, narrow = torch.zeros(1, 2, 1, dtype=torch.float64), torch.full((1, 2, 1), 0.1, dtype=torch.float64)
+    y = likelihood.check_targets(torch.tensor([1.0, 0.0], dtype=torch.float64))
+    rows = Marginals(torch.zeros(1, dtype=torch.float64), mean, narrow, torch.tensor(0))
+    assert torch.isfinite(leave_one_out(likelihood, rows, y, noise)).all()
+    wide = rows._replace(variance=torch.tensor([0.1, 2.0], dtype=torch.float64).reshape(1, 2, 1))
+    with pytest.raises(InfiniteLOOError, match=r"at 1 of 2 rows .* row 1, with variance 2"):
+        leave_one_out(likelihood, wide, y, noise)

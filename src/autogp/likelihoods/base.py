@@ -206,9 +206,13 @@ class Elementwise(Likelihood):
     def log_expected_inverse_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
     ) -> Tensor:
-        if noise is not None:
+        if noise is not None and self.finite_loo:
             return super().log_expected_inverse_prob(mean, variance, y, noise)
-        return self._sum(self.log_expected_inverse_density, y, mean, variance)
+        exact = self._sum(self.log_expected_inverse_density, y, mean, variance)
+        if noise is None:
+            return exact
+        # An average of samples is finite even where the integral is not: it must not pass for an estimate.
+        return torch.where(torch.isinf(exact), math.inf, super().log_expected_inverse_prob(mean, variance, y, noise))
 
     def _nodes(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         return align(gauss_hermite(), mean)  # one rule for each output by itself
