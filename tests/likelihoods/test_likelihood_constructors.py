@@ -67,10 +67,11 @@ def test_latents_are_counted():
     assert [Network(7).num_latents, Network(7, num_nodes=3).num_latents, Network(1, 1).num_latents] == [8, 24, 2]
 
 
-def test_only_noise_levels_are_learnt():
+def test_only_noise_levels_and_rates_are_learnt():
     assert [name for name, _ in Gaussian().named_parameters()] == ["log_variance"]
     assert [name for name, _ in Network(2).named_parameters()] == ["log_variance"]
     assert [name for name, _ in StudentT().named_parameters()] == ["log_scale"]
     assert "df" in StudentT(df=7.0).state_dict()  # kept, not learnt
-    for likelihood in (Bernoulli(), Softmax(3), Poisson()):
+    assert [name for name, _ in Poisson().named_parameters()] == ["log_rate"]
+    for likelihood in (Bernoulli(), Softmax(3)):
         assert list(likelihood.parameters()) == []

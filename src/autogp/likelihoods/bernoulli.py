@@ -53,6 +53,9 @@ class Bernoulli(Elementwise):
         p = self.log_expected_density(mean, variance, torch.ones_like(mean)).exp()
         return p, p * (1 - p)
 
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return torch.bernoulli(self.conditional_moments(f)[0], generator=generator)
+
     def check_targets(self, y: Tensor) -> Tensor:
         y = check_real_targets(y, self.num_latents, missing=True)
         bad = (y != 0) & (y != 1) & ~torch.isnan(y)

@@ -51,6 +51,16 @@ class Gaussian(Elementwise):
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         return mean, variance + self.variance.to(mean.dtype)
 
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        noise = torch.randn(f.shape, dtype=f.dtype, device=f.device, generator=generator)
+        return f + self.variance.sqrt().to(f.dtype) * noise
+
+    def quantiles(self, log_weights: Tensor, mean: Tensor, variance: Tensor, levels: Tensor) -> Tensor:
+        if len(log_weights) > 1:
+            return super().quantiles(log_weights, mean, variance, levels)
+        centre, spread = self.predictive_moments(mean, variance)  # [1, B, P]
+        return centre + torch.special.ndtri(levels.to(mean.dtype))[:, None, None] * spread.sqrt()
+
 
 def _log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     return -0.5 * (math.log(2 * math.pi) + variance.log() + (y - mean).square() / variance)

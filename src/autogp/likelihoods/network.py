@@ -76,6 +76,11 @@ class Network(Likelihood):
         expected, spread = self._signal(mean, variance)
         return expected, spread + self.variance.to(mean.dtype)
 
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        signal, variance = self.conditional_moments(f)
+        noise = torch.randn(signal.shape, dtype=f.dtype, device=f.device, generator=generator)
+        return signal + variance.sqrt() * noise
+
     def check_targets(self, y: Tensor) -> Tensor:
         return check_real_targets(y, self.num_outputs, missing=True)
 

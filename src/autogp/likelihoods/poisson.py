@@ -11,12 +11,13 @@ from autogp.likelihoods.base import (
     check_real_targets,
     log_expectation,
 )
+from autogp.parameters import positive_parameter
 
 __all__ = ["Poisson"]
 
 
 class Poisson(Elementwise):
-    """y_p ~ Poisson(exposure * exp(f_p)).
+    """y_p ~ Poisson(exposure * rate_p * exp(f_p)); the rates, where f = 0, are learnt.
 
     Targets are counts [B] or [B, P], or counts and exposures [B, P, 2]; without exposures they are 1. Predictions are
     per unit of exposure.
@@ -26,17 +27,24 @@ class Poisson(Elementwise):
     -1.0
     """
 
+    def __init__(self, num_outputs: int = 1, rate: float | Tensor = 1.0):
+        super().__init__(num_outputs)
+        self.log_rate = positive_parameter(rate, "rate", size=num_outputs)
+
+    @property
+    def rate(self) -> Tensor:  # [P]
+        return self.log_rate.exp()
+
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
-        count, log_exposure = y[..., 0], y[..., 1].log()
-        return count * (f + log_exposure) - torch.exp(f + log_exposure) - torch.lgamma(count + 1)
+        count, log_mean = y[..., 0], f + self._offset(y)
+        return count * log_mean - torch.exp(log_mean) - torch.lgamma(count + 1)
 
     def expected_log_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        count, log_exposure = y[..., 0], y[..., 1].log()
-        rate = torch.exp(mean + 0.5 * variance + log_exposure)
-        return count * (mean + log_exposure) - rate - torch.lgamma(count + 1)
+        count, log_mean = y[..., 0], mean + self._offset(y)
+        return count * log_mean - torch.exp(log_mean + 0.5 * variance) - torch.lgamma(count + 1)
 
     def log_expected_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        low, high = _integrand_range(mean + y[..., 1].log(), variance, y[..., 0])
+        low, high = _integrand_range(mean + self._offset(y), variance, y[..., 0])
         return log_expectation(lambda f: self.log_density(f, y), mean, variance, low, high)
 
     def log_expected_inverse_prob(
@@ -45,11 +53,16 @@ class Poisson(Elementwise):
         raise InfiniteLOOError("Poisson", "1 / p(y | f) grows as exp(exp(f)), faster than any Gaussian decays")
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        return f.exp(), f.exp()
+        expected = torch.exp(f + self.log_rate.to(f.dtype))
+        return expected, expected
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        rate = torch.exp(mean + 0.5 * variance)
-        return rate, rate - torch.expm1(-variance) * torch.exp(2 * (mean + variance))
+        mean = mean + self.log_rate.to(mean.dtype)
+        expected = torch.exp(mean + 0.5 * variance)
+        return expected, expected - torch.expm1(-variance) * torch.exp(2 * (mean + variance))
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return torch.poisson(self.conditional_moments(f)[0], generator)
 
     def check_targets(self, y: Tensor) -> Tensor:
         y = as_targets(y)
@@ -66,6 +79,10 @@ class Poisson(Elementwise):
                 row = bad.nonzero()[0, 0].item()
                 raise ValueError(f"y contains {what}, first at row {row}; Poisson targets are counts 0, 1, 2, ...")
         return torch.stack([count, exposure.to(count).expand_as(count)], -1)
+
+    def _offset(self, y: Tensor) -> Tensor:
+        """Log of exposure times rate, [B, P]."""
+        return y[..., 1].log() + self.log_rate.to(y.dtype)
 
 
 def _integrand_range(mean: Tensor, variance: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:

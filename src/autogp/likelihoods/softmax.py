@@ -58,6 +58,11 @@ class Softmax(Likelihood):
         p = torch.softmax(f, -1)
         return p, p * (1 - p)
 
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        uniform = torch.rand(f.shape, dtype=f.dtype, device=f.device, generator=generator)
+        gumbel = -(-uniform.clamp_min(torch.finfo(f.dtype).tiny).log()).clamp_min(torch.finfo(f.dtype).tiny).log()
+        return (f + gumbel).argmax(-1)
+
     def check_targets(self, y: Tensor) -> Tensor:
         y = as_targets(y)
         if y.ndim != 1 or y.is_complex() or y.dtype == torch.bool:

@@ -77,6 +77,13 @@ class StudentT(Elementwise):
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         return mean, variance + self.conditional_moments(mean)[1]
 
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        # Bailey's (1994) polar method: two uniforms make one Student-t.
+        shape = (2, *f.shape)
+        uniform, angle = torch.rand(shape, dtype=torch.float64, device=f.device, generator=generator)
+        radius = (self.df * torch.expm1(-2 / self.df * torch.log1p(-uniform))).sqrt()
+        return f + (self.scale * radius * torch.cos(2 * math.pi * angle)).to(f.dtype)
+
     def _unit(self, like: Tensor) -> Tensor:  # [P], df scale^2
         return (self.df * self.scale.square()).to(like.dtype)
 
