@@ -1,0 +1,139 @@
+"""What the data sets share: the arrays they become, where their files are, and how missing ones are fetched."""
+
+import hashlib
+import os
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+__all__ = ["Dataset", "data_folder", "download", "download_archive", "folder_sha256", "missing"]
+
+TIMEOUT_SECONDS = 30
+CHUNK_BYTES = 2**18
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows to learn from and rows to be tested on.
+
+    Example:
+        >>> rows = np.zeros((3, 2))
+        >>> Dataset("example", rows, rows[:, 0], rows, rows[:, 0]).x_train.shape
+        (3, 2)
+    """
+
+    name: str
+    x_train: np.ndarray  # [N, D]
+    y_train: np.ndarray  # [N] or [N, P]
+    x_test: np.ndarray
+    y_test: np.ndarray
+    input_names: tuple[str, ...] = ()  # of the columns of x, where they have names
+    target_names: tuple[str, ...] = ()  # of the outputs, or of the classes 0, 1, ...
+
+
+def data_folder(folder: str | Path | None = None) -> Path:
+    """Where data sets are kept: `folder`, else the environment variable AUTOGP_DATA, else ~/.cache/autogp."""
+    return Path(folder or os.environ.get("AUTOGP_DATA") or Path.home() / ".cache" / "autogp").expanduser()
+
+
+def missing(what: str, path: Path, source: str) -> FileNotFoundError:
+    """The error for files that are not at hand: where they come from, and where they belong."""
+    return FileNotFoundError(
+        f"{what} is not at hand: there is no {path}. Pass download=True, or get it from {source} and put it there. "
+        "The folder of all data sets is named by folder=... or by the environment variable AUTOGP_DATA."
+    )
+
+
+def download(url: str, path: Path, sha256: str) -> None:
+    """One file from its publisher; it appears as `path` only when it is complete and has the right sum."""
+    with _fetched(url, path) as file:
+        _check(url, _file_sha256(file), sha256)
+        file.replace(path)
+
+
+def download_archive(url: str, path: Path, members: Sequence[str], sha256: str) -> None:
+    """Files of a tar archive as the folder `path`, which appears only when it is complete and has the right sum.
+
+    Arguments:
+        url: Where the archive is.
+        path: The folder to make; it must not exist, or be empty.
+        members: Patterns such as "data/*.csv" of the files to keep, without the one folder that all of them are in.
+        sha256: `folder_sha256` of the result. Some publishers pack on demand, and the archive's own sum changes.
+    """
+    if path.exists() and any(path.iterdir()):
+        raise FileExistsError(f"{path} exists, but some of its files are missing. Move it away, then download again.")
+    with _fetched(url, path) as file:
+        unpacked = file.parent / "unpacked"
+        unpacked.mkdir()
+        try:
+            with tarfile.open(file) as archive:
+                for member in archive:
+                    inner = PurePosixPath(*PurePosixPath(member.name).parts[1:])
+                    if member.isfile() and any(inner.match(pattern) for pattern in members):
+                        archive.extract(member.replace(name=str(inner)), unpacked, filter="data")
+        except (tarfile.TarError, EOFError) as error:
+            raise ValueError(f"{url} is not a complete archive: {error}. Try again.") from error
+        _check(url, folder_sha256(unpacked), sha256)
+        unpacked.replace(path)
+
+
+def folder_sha256(folder: Path) -> str:
+    """One sum for all files of a folder: that of the lines `sha256sum` writes for them, sorted by path."""
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    lines = "".join(f"{_file_sha256(folder / path)}  {path}\n" for path in paths)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+@contextmanager
+def _fetched(url: str, path: Path) -> Iterator[Path]:
+    """What is at the address, as a file in a scratch folder beside `path`: moving it there takes no copy."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=path.parent) as scratch:
+        file = Path(scratch) / "content"
+        try:
+            _transfer(url, file, path.name)
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            reason = getattr(error, "reason", error)
+            raise ConnectionError(
+                f"{url} could not be downloaded: {reason}. Get it by other means and put it in place as {path}."
+            ) from error
+        yield file
+
+
+def _transfer(url: str, file: Path, label: str) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    with (
+        urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response,
+        file.open("wb") as target,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
+        length = response.headers.get("Content-Length")
+        bar = progress.add_task(f"downloading {label}", total=int(length) if length else None)
+        while chunk := response.read(CHUNK_BYTES):
+            target.write(chunk)
+            progress.advance(bar, len(chunk))
+        if length and target.tell() < int(length):
+            raise ConnectionError(f"the connection broke after {target.tell()} of {length} bytes")
+
+
+def _check(url: str, found: str, expected: str) -> None:
+    if found != expected:
+        raise ValueError(
+            f"{url} is not what is expected: its SHA-256 is {found}, not {expected}. Try again; if it stays so, the "
+            "publisher has changed it."
+        )
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
