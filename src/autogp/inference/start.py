@@ -11,13 +11,18 @@ from sklearn.metrics import pairwise_distances
 from torch import Tensor
 
 from autogp.data import InputScaler, Source
+from autogp.inference.schedule import Settings
+from autogp.inference.steps import FAILURES, Batch, draw
 from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52
+from autogp.model import SparseGP
+from autogp.posteriors import HeldPosterior
 
-__all__ = ["KERNELS", "start_inducing_inputs", "start_kernel"]
+__all__ = ["KERNELS", "leave_saddle", "start_inducing_inputs", "start_kernel"]
 
 SAMPLE_ROWS = 20_000  # k-means sees no more
 DISTANCE_ROWS = 1_000
 SMALL_SAMPLE = 5_000  # up to here k-means proper, above with minibatches
+START_SPREAD = 0.1  # of the mean of q(v), standard deviations of its prior
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "linear", "arccosine")
 
 
@@ -120,3 +125,28 @@ def _centres(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
     with warnings.catch_warnings():  # centres that have not settled serve as well: training moves them
         warnings.simplefilter("ignore", ConvergenceWarning)
         return np.asarray(clusters.fit(rows).cluster_centers_)
+
+
+@torch.no_grad()
+def leave_saddle(model: SparseGP, batch: Batch, settings: Settings, generator: torch.Generator) -> bool:
+    """Moves q a little where no row has a slope, and says whether it did.
+
+    A product of functions that are all 0 would stay 0 for ever.
+    """
+    try:
+        prepared = model.prepare()
+        if prepared.moments.mean.any():
+            return False
+        marginals = model.marginals(batch.x, prepared)
+    except FAILURES:
+        return False  # its steps will say so
+    generator.manual_seed(settings.seed << 32)
+    noise = draw(model.likelihood.sampled & {"elbo"}, marginals, settings.samples, generator)
+    slope, _ = model.likelihood.expected_derivatives(*marginals[1:3], batch.y, noise.get("elbo"))
+    if slope.any():
+        return False
+    start = prepared.moments.mean
+    away = torch.randn(start.shape, dtype=start.dtype, device=start.device, generator=generator)
+    assert not isinstance(model.posterior, HeldPosterior)
+    model.posterior.set_moments(START_SPREAD * away, prepared.moments.covariance())
+    return True

@@ -4,12 +4,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIssue]
 
+from autogp.likelihoods import InfiniteLOOError
+from autogp.linalg import NotPositiveDefiniteError
 from autogp.model import Marginals, SparseGP, condition
 from autogp.objectives import expected_log_prob, leave_one_out, log_predictive
 from autogp.posteriors import GaussianPosterior
 
-__all__ = ["OBJECTIVES", "Batch", "NonFiniteError", "StepResult", "draw", "gradient_step", "natural_step"]
+__all__ = ["FAILURES", "OBJECTIVES", "Batch", "NonFiniteError", "StepResult", "draw", "gradient_step", "natural_step"]
 
 VALUE_SAMPLES = 10
 # The value of each row, [B], of (likelihood, marginals, y, noise).
@@ -18,6 +21,9 @@ OBJECTIVES = {"elbo": expected_log_prob, "loo": leave_one_out, "predictive": log
 
 class NonFiniteError(ArithmeticError):
     """A step whose value or gradient is not finite; nothing was changed."""
+
+
+FAILURES = (NonFiniteError, NotPositiveDefiniteError, InfiniteLOOError, LinAlgError)  # of a step: it is skipped
 
 
 class Batch(NamedTuple):

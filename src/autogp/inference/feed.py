@@ -1,0 +1,97 @@
+"""Rows as the model takes them, and the scores of its states on them."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from autogp.data import InputScaler, Source, TargetScaler
+from autogp.inference.schedule import Settings
+from autogp.inference.steps import OBJECTIVES, Batch, StepResult, draw
+from autogp.model import SparseGP
+from autogp.objectives import log_predictive
+
+__all__ = ["Feed", "may_be_missing", "training_score", "validation_score"]
+
+SCORE_ROWS = 8192
+
+
+class Feed:
+    """Makes batches of rows: on the model's device, scaled, checked, and each with its weight."""
+
+    def __init__(
+        self,
+        model: SparseGP,
+        num_data: int,
+        weights: np.ndarray | None,
+        input_scaler: InputScaler | None,
+        target_scaler: TargetScaler | None,
+    ):
+        self.device, self.dtype = model.inducing_inputs.device, model.precision
+        self.likelihood = model.likelihood
+        self.num_data = num_data
+        self.weights = None if weights is None else _checked_weights(weights, num_data).to(self.dtype)
+        self.total_weight = float(num_data) if self.weights is None else self.weights.double().sum().item()
+        self.input_scaler = None if input_scaler is None else input_scaler.to(self.device)
+        self.target_scaler = None if target_scaler is None else target_scaler.to(self.device)
+
+    def read(self, source: Source, indices: np.ndarray) -> Batch:
+        """These rows of the source, whatever their weights."""
+        x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in source.rows(indices))
+        return self.batch(x, y, None)
+
+    def batch(self, x: Tensor, y: Tensor, indices: np.ndarray | None) -> Batch:
+        """These rows of the training data; their numbers are asked for only where rows have weights."""
+        x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+        x = x.to(self.dtype) if self.input_scaler is None else self.input_scaler(x, self.dtype)
+        if self.target_scaler is not None:
+            y = self.target_scaler(y, self.dtype)
+        y = self.likelihood.check_targets(y)
+        weights = x.new_full((len(x),), self.num_data / len(x))
+        if indices is not None and self.weights is not None:
+            weights = weights * self.weights[torch.from_numpy(indices)].to(self.device)
+        return Batch(x, y.to(self.dtype) if y.is_floating_point() else y, weights)
+
+
+@torch.no_grad()
+def training_score(
+    model: SparseGP, batch: Batch, result: StepResult, settings: Settings, generator: torch.Generator
+) -> float:
+    """Leave-one-out of the batch just seen, an estimate of the total over all rows; predictive where leave-one-out may
+    be infinite, or where that is what training follows."""
+    likelihood = model.likelihood
+    name = "loo" if likelihood.finite_loo and settings.objective != "predictive" else "predictive"
+    noise = draw(likelihood.sampled & {name}, result.marginals, settings.samples, generator)
+    rows = OBJECTIVES[name](likelihood, result.marginals, batch.y, noise.get(name))
+    return (batch.weights * rows).sum().item()
+
+
+@torch.no_grad()
+def validation_score(model: SparseGP, feed: Feed, validation: Source) -> float:
+    """Mean log predictive probability of held-out rows."""
+    total, count = 0.0, len(validation)
+    for start in range(0, count, SCORE_ROWS):
+        batch = feed.read(validation, np.arange(start, min(start + SCORE_ROWS, count)))
+        for rows, marginals in model.chunks(batch.x):
+            total += log_predictive(model.likelihood, marginals, batch.y[rows]).sum().item()
+    return total / count
+
+
+def may_be_missing(model: SparseGP, source: Source) -> bool:
+    """Whether the likelihood takes NaN for a target that is missing."""
+    _, y = source.rows(np.zeros(1, np.int64))
+    y = np.array(y, dtype=np.float64)
+    y.reshape(-1)[:1] = math.nan
+    try:
+        model.likelihood.check_targets(torch.from_numpy(y))
+    except ValueError:
+        return False
+    return True
+
+
+def _checked_weights(weights: np.ndarray, count: int) -> Tensor:
+    found = torch.as_tensor(weights, dtype=torch.float64)
+    if found.shape != (count,) or not torch.isfinite(found).all() or (found < 0).any() or not found.any():
+        raise ValueError(f"weights must be {count} finite numbers, one per row, none negative and not all zero")
+    return found
