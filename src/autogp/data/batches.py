@@ -104,7 +104,7 @@ def _is_quick(batches: Batches) -> bool:
     source = batches.source
     while isinstance(source, Subset):
         source = source.source
-    if not isinstance(source, ArraySource) or not source.in_memory:
+    if not getattr(source, "in_memory", False):
         return False
     x, _ = source.rows(np.zeros(1, np.int64))
     return x.nbytes * min(batches.batch_size, len(source)) < SMALL_BATCH_BYTES

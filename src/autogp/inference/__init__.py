@@ -4,6 +4,7 @@ from autogp.inference.callbacks import PlainLines, Progress, ProgressBar, Traini
 from autogp.inference.checkpoint import CheckpointError
 from autogp.inference.schedule import Phase, Settings, phases
 from autogp.inference.start import KERNELS, start_inducing_inputs, start_kernel
+from autogp.inference.stream import absorb
 from autogp.inference.trainer import History, TrainingDivergedError, train
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Settings",
     "TrainingDivergedError",
     "TrainingInterruptedError",
+    "absorb",
     "phases",
     "progress_display",
     "start_inducing_inputs",

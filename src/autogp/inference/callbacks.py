@@ -83,11 +83,15 @@ class PlainLines:
         pass
 
 
-def progress_display(verbose: bool) -> ProgressBar | PlainLines | None:
-    """What suits where standard error goes; nothing where it was not asked for."""
+def progress_display(verbose: bool | str) -> ProgressBar | PlainLines | None:
+    """What suits where standard error goes: a bar on a terminal, elsewhere lines unless `verbose` is "auto"."""
+    if verbose not in (True, False, "auto"):
+        raise ValueError(f"verbose must be True, False or 'auto', got {verbose!r}")
     if not verbose:
         return None
-    return ProgressBar() if sys.stderr.isatty() else PlainLines()
+    if sys.stderr.isatty():
+        return ProgressBar()
+    return None if verbose == "auto" else PlainLines()
 
 
 class TrainingInterruptedError(KeyboardInterrupt):
