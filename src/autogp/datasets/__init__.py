@@ -1,7 +1,21 @@
 """Data sets in their publishers' files, from a local folder or downloaded with a checksum."""
 
+from autogp.datasets.cifar10 import load_cifar10
 from autogp.datasets.common import Dataset, data_folder
+from autogp.datasets.mnist import load_mnist
+from autogp.datasets.rectangles import load_rectangles
+from autogp.datasets.sarcos import load_sarcos, without_repeats
 from autogp.datasets.savigp import load_savigp
 from autogp.datasets.uci import load_uci
 
-__all__ = ["Dataset", "data_folder", "load_savigp", "load_uci"]
+__all__ = [
+    "Dataset",
+    "data_folder",
+    "load_cifar10",
+    "load_mnist",
+    "load_rectangles",
+    "load_sarcos",
+    "load_savigp",
+    "load_uci",
+    "without_repeats",
+]
