@@ -6,7 +6,9 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["batches", "files", "readers", "scaling", "sources", "summary"])
+@pytest.mark.parametrize(
+    "name", ["batches", "columns", "encoding", "files", "readers", "scaling", "sources", "summary", "texts"]
+)
 def test_examples_hold(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"autogp.data.{name}"))
     assert found.attempted

@@ -1,10 +1,13 @@
-"""Data: sources of rows, mini-batches of them, and the scaling of inputs and targets."""
+"""Data: sources of rows, mini-batches of them, tables as numbers, and the scaling of inputs and targets."""
 
 from autogp.data.batches import Batches, prefetch
+from autogp.data.columns import as_table
+from autogp.data.encoding import TableEncoder
 from autogp.data.files import open_source
 from autogp.data.scaling import InputScaler, TargetScaler
 from autogp.data.sources import ArraySource, Source, Subset, fingerprint
 from autogp.data.summary import Moments, Summary, check_finite, summarise
+from autogp.data.texts import Unseen
 
 __all__ = [
     "ArraySource",
@@ -14,7 +17,10 @@ __all__ = [
     "Source",
     "Subset",
     "Summary",
+    "TableEncoder",
     "TargetScaler",
+    "Unseen",
+    "as_table",
     "check_finite",
     "fingerprint",
     "open_source",

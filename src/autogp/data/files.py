@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from autogp.data.encoding import TableEncoder
 from autogp.data.sources import ArraySource
 from autogp.data.tables import TABLE_SUFFIXES, open_table
 
@@ -28,6 +29,7 @@ def open_source(
     *,
     columns: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
+    encoder: TableEncoder | None = None,
     dtype: Literal["float32", "float64"] = "float32",
     cache: str | Path | None = None,
 ) -> ArraySource:
@@ -42,16 +44,18 @@ def open_source(
 
     Without targets y is [N, 0], which serves prediction.
 
-    A table is read once, in pieces, into a memory-mapped copy: uint8 where all inputs are whole numbers from 0 to 255,
-    else `dtype` (float64 also where float32 would change whole numbers). Its first line must hold the names. A target
-    of text becomes integers that count `source.classes`, the labels in sorted order; others stay numbers. A missing
-    value is an error, but among several targets it is NaN.
+    A table is read in pieces into a memory-mapped copy: uint8 where all inputs are whole numbers from 0 to 255, else
+    `dtype` (float64 also where float32 would change whole numbers). Its first line must hold the names. Text and
+    missing values among the inputs become numbers as `source.encoder` says, a `TableEncoder`; `source.notes` tells what
+    was assumed. A target of text becomes integers that count `source.classes`, the labels in sorted order; others stay
+    numbers. A missing target is an error, but among several targets it is NaN.
 
     Arguments:
         path: The file.
         target: Where the targets are, as above.
         columns: Names of a table's inputs, in order.
         classes: Class labels of a table's target, in order, to number them as another source does.
+        encoder: Of another source, to encode this table's inputs as it did; in place of `columns`.
         dtype: Of a table's inputs.
         cache: Folder for the copy of a table, where it is found when the same file is opened again. By default the
             copy is temporary and goes with the source.
@@ -68,9 +72,10 @@ def open_source(
     """
     path = _existing(path)
     if path.name.endswith(TABLE_SUFFIXES):
-        return open_table(path, str(target) if isinstance(target, Path) else target, columns, classes, dtype, cache)
-    if columns is not None or classes is not None or not isinstance(target, str | Path | None):
-        raise ValueError(f"columns, classes and several targets are for tables {TABLE_SUFFIXES}, not for {path}")
+        target = str(target) if isinstance(target, Path) else target
+        return open_table(path, target, columns, classes, encoder, dtype, cache)
+    if any(each is not None for each in (columns, classes, encoder)) or not isinstance(target, str | Path | None):
+        raise ValueError(f"columns, classes, encoder and several targets are for tables {TABLE_SUFFIXES}, not {path}")
     if path.suffix == ".npy":
         return ArraySource(_read_npy(path), None if target is None else _read_npy(_existing(target)))
     if path.suffix == ".npz":

@@ -4,11 +4,15 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import csv, parquet
+
+from autogp.data.columns import describe_unusable, is_number, is_text
+from autogp.data.encoding import TableEncoder
 
 __all__ = ["Layout", "plan_layout", "read_batches"]
 
@@ -18,6 +22,7 @@ PARQUET_BATCH_BYTES = 16 * 2**20
 
 # Arrow tells where a CSV file is wrong in the text of its errors only; the header is its row 1.
 WRONG_VALUE = re.compile(r"column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'", re.DOTALL)
+NOT_UTF_8 = "is not in UTF-8: save it in that encoding (spreadsheets call it CSV UTF-8)"
 WRONG_WIDTH = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
@@ -37,14 +42,21 @@ class Layout:
     integer_targets: bool  # the targets are whole numbers as far as can be told before reading them all
 
 
-def plan_layout(path: Path, target: str | Sequence[str] | None, columns: Sequence[str] | None, text: bool) -> Layout:
-    """The layout of the file: columns that are not targets are inputs, unless `columns` names them.
+def plan_layout(
+    path: Path,
+    target: str | Sequence[str] | None,
+    columns: Sequence[str] | None,
+    text: bool,
+    encoder: TableEncoder | None,
+) -> Layout:
+    """The layout of the file: columns that are not targets are inputs, unless `columns` or `encoder` names them.
 
     Arguments:
         path: A CSV or Parquet file.
         target: One column, several, or none.
         columns: The inputs, in order.
         text: Whether the target is class labels even if they look like numbers.
+        encoder: How the inputs were read before.
     """
     schema = _schema(path)
     in_file = Counter(schema.names)
@@ -52,6 +64,9 @@ def plan_layout(path: Path, target: str | Sequence[str] | None, columns: Sequenc
     for name in [*targets, *(columns or [])]:
         if name not in in_file:
             raise ValueError(f"{path} has no column {name!r}; {_suggestion(name, list(in_file))}")
+    if encoder is not None:
+        encoder.require(schema.names, f"{path}: ")
+        columns = encoder.used
     inputs = [name for name in schema.names if name not in targets] if columns is None else list(columns)
     used = inputs + targets
     in_use = Counter(used)
@@ -62,15 +77,19 @@ def plan_layout(path: Path, target: str | Sequence[str] | None, columns: Sequenc
         raise ValueError(f"{path} has no columns besides the target")
 
     found = {name: schema.field(name).type for name in used}
-    text_target = isinstance(target, str) and (text or _is_text(found[target]))
+    text_target = isinstance(target, str) and (text or is_text(found[target]))
+    texts = {name for name in inputs if is_text(found[name])} if encoder is None else set(encoder.texts)
+    texts |= set(targets) if text_target else set()
+    for name in inputs:
+        if name not in texts and not is_number(found[name]) and not is_text(found[name]):
+            raise ValueError(f"{path}: {describe_unusable(name, found[name])}")
+    for name in targets:
+        # Text in CSV goes on, to be refused by row and value.
+        if name not in texts and not is_number(found[name]) and (path.suffix == ".parquet" or not is_text(found[name])):
+            raise ValueError(f"{path}: target column {name!r} holds {found[name]}, not numbers")
     # A column of numbers is read as float64 wherever it starts with whole ones: others may follow.
-    types = {name: pa.bool_() if pa.types.is_boolean(kind) else pa.float64() for name, kind in found.items()}
-    if isinstance(target, str) and text_target:
-        types[target] = pa.string()
-    if path.suffix == ".parquet":
-        for name in used:
-            if types[name] != pa.string() and not _is_number(found[name]):
-                raise ValueError(f"{path}: column {name!r} holds {found[name]}, not numbers")
+    numbers = {name: pa.bool_() if pa.types.is_boolean(kind) else pa.float64() for name, kind in found.items()}
+    types = {name: pa.string() if name in texts else numbers[name] for name in used}
     integers = all(pa.types.is_integer(found[name]) or pa.types.is_boolean(found[name]) for name in targets)
     return Layout(inputs, targets, types, text_target, integers)
 
@@ -80,13 +99,16 @@ def read_batches(path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
     names = layout.inputs + layout.targets
     if path.suffix == ".parquet":
         # Not buffered ahead: that would hold whole row groups, whose size nothing bounds.
-        with parquet.ParquetFile(path, pre_buffer=False) as file:
-            yield from file.iter_batches(max(1, PARQUET_BATCH_BYTES // (8 * len(names))), columns=names)
+        try:
+            with parquet.ParquetFile(path, pre_buffer=False) as file:
+                yield from file.iter_batches(max(1, PARQUET_BATCH_BYTES // (8 * len(names))), columns=names)
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
         return
     try:
         with _open_csv(path, include_columns=names, column_types=layout.types, strings_can_be_null=True) as reader:
             yield from reader
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:
         raise _explained(path, error) from None
 
 
@@ -95,13 +117,18 @@ def _schema(path: Path) -> pa.Schema:
     if path.suffix == ".parquet":
         try:
             return parquet.read_schema(path)
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{path} is not a Parquet file: {error}") from None
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ValueError(f"{path} is not a Parquet file, or a damaged one: {error}") from None
     try:
         with _open_csv(path) as reader:
-            return reader.schema
-    except pa.ArrowInvalid as error:
+            schema = reader.schema
+    except (pa.ArrowInvalid, OSError) as error:
         raise _explained(path, error) from None
+    # Text in another encoding is bytes to Arrow, and fails on its way to Python.
+    with suppress(UnicodeDecodeError):
+        if pa.binary() not in schema.types and schema.names:
+            return schema
+    raise ValueError(f"{path} {NOT_UTF_8}")
 
 
 def _open_csv(path: Path, **conversion: object) -> csv.CSVStreamingReader:
@@ -121,7 +148,7 @@ def _delimiter(path: Path) -> str:
     return max(",;\t", key=header.count)
 
 
-def _explained(path: Path, error: pa.ArrowInvalid) -> ValueError:
+def _explained(path: Path, error: Exception) -> ValueError:
     message = str(error)
     if match := WRONG_VALUE.search(message):
         column, row, value = match.groups()
@@ -132,6 +159,8 @@ def _explained(path: Path, error: pa.ArrowInvalid) -> ValueError:
         return ValueError(
             f"{path}: line {row} (blank ones not counted) has {found} columns, but the header has {expected}"
         )
+    if "invalid UTF8" in message:
+        return ValueError(f"{path} {NOT_UTF_8}")
     if "Empty CSV" in message:
         return ValueError(f"{path} has no rows")
     return ValueError(f"{path}: {message}")
@@ -144,13 +173,3 @@ def _suggestion(name: str, names: list[str]) -> str:
         return f"did you mean {' or '.join(map(repr, close))}?"
     more = ", ..." if len(names) > 20 else ""
     return f"its columns are {', '.join(map(repr, names[:20]))}{more}"
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)
-    return any(test(kind) for test in tests)

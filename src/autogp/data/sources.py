@@ -10,6 +10,8 @@ import numpy as np
 import scipy.sparse
 import torch
 
+from autogp.data.encoding import TableEncoder
+
 __all__ = ["ArraySource", "Source", "Subset", "evenly_spaced", "fingerprint"]
 
 
@@ -48,6 +50,8 @@ class ArraySource:
         y: Targets [N] or [N, P]; none means P = 0, for inputs that are only to be predicted.
         columns: Names of the D inputs; those of a DataFrame are kept.
         classes: Names of the classes that integer targets count.
+        encoder: How a table became these inputs.
+        notes: What was assumed of a table, in sentences.
 
     Example:
         >>> source = ArraySource(np.arange(6, dtype=np.uint8).reshape(3, 2), np.array([0.5, 1.5, 2.5]))
@@ -57,7 +61,14 @@ class ArraySource:
     """
 
     def __init__(
-        self, x: Any, y: Any = None, *, columns: Sequence[str] | None = None, classes: Sequence[str] | None = None
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        columns: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
+        encoder: TableEncoder | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         if columns is None and _is_pandas(x) and x.ndim == 2:
             columns = [str(name) for name in x.columns]
@@ -72,6 +83,8 @@ class ArraySource:
             raise ValueError(f"x has {length} rows but y has {len(self.y)}")
         self.columns = None if columns is None else list(columns)
         self.classes = None if classes is None else list(classes)
+        self.encoder = encoder
+        self.notes = list(notes)
 
     @property
     def in_memory(self) -> bool:

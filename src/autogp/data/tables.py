@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from autogp.data.columns import numbers_of
+from autogp.data.encoding import EncoderFit, TableEncoder
 from autogp.data.readers import Layout, plan_layout, read_batches
 from autogp.data.sources import ArraySource
+from autogp.data.texts import Unseen
 
 __all__ = ["TABLE_SUFFIXES", "open_table"]
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
-VERSION = 1  # of the files in a cache; raised whenever their meaning changes
+VERSION = 2  # of the files in a cache; raised whenever their meaning changes
 PIECE = 2**20  # numbers converted at a time
 
 
@@ -28,6 +31,7 @@ def open_table(
     target: str | Sequence[str] | None,
     columns: Sequence[str] | None,
     classes: Sequence[str] | None,
+    encoder: TableEncoder | None,
     dtype: str,
     cache: str | Path | None,
 ) -> ArraySource:
@@ -35,12 +39,13 @@ def open_table(
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
     status = path.stat()
-    request = [VERSION, str(path.resolve()), status.st_size, status.st_mtime_ns, target, columns, classes, dtype]
-    key = hashlib.sha256(json.dumps(request, default=list).encode()).hexdigest()[:32]
+    identity = [VERSION, str(path.resolve()), status.st_size, status.st_mtime_ns]
+    request = [target, columns, classes, encoder and encoder.describe(), dtype]
+    key = hashlib.sha256(json.dumps(identity + request, default=list).encode()).hexdigest()[:32]
 
     def build(folder: Path) -> None:
-        layout = plan_layout(path, target, columns, text=classes is not None)
-        _write_arrays(folder, path, layout, isinstance(target, str), classes, dtype)
+        layout = plan_layout(path, target, columns, classes is not None, encoder)
+        _write_arrays(folder, path, layout, isinstance(target, str), classes, encoder, dtype)
 
     if cache is not None:
         return _load_or_build(Path(cache), key, build)
@@ -86,55 +91,108 @@ def _load(entry: Path) -> ArraySource:
     y = None
     if about["y_shape"] is not None:
         y = np.memmap(entry / "y.bin", about["y_dtype"], mode="r", shape=tuple(about["y_shape"]))
-    return ArraySource(x, y, columns=about["columns"], classes=about["classes"])
+    encoder = TableEncoder.from_description(about["encoder"])
+    return ArraySource(x, y, columns=encoder.columns, classes=about["classes"], encoder=encoder, notes=about["notes"])
 
 
 def _write_arrays(
-    folder: Path, path: Path, layout: Layout, single: bool, classes: Sequence[str] | None, wide: str
+    folder: Path,
+    path: Path,
+    layout: Layout,
+    single: bool,
+    classes: Sequence[str] | None,
+    encoder: TableEncoder | None,
+    wide: str,
 ) -> None:
     """Writes x.bin [N, D], y.bin [N] or [N, P] and about.json, which says how to read them."""
-    x_path, y_path = folder / "x.bin", folder / "y.bin"
-    x_dtype, y_dtype = np.dtype(np.uint8), np.dtype(np.float64)
-    labels = _Labels(path, layout.targets[0], classes) if layout.text_target else None
-    whole = layout.integer_targets
+    place = f"{path}: "
+    inputs = _Inputs(folder / "x.bin", wide)
+    targets = _Targets(folder / "y.bin", path, layout, single, classes)
+    unseen = Unseen()
+    fit = None
     rows = 0
     for batch in read_batches(path, layout):
-        x = _numbers(batch, layout.inputs)  # [B, D]
-        _refuse_missing(path, layout.inputs, x, rows)
-        needed = np.promote_types(x_dtype, _narrowest(x, wide))
-        if needed != x_dtype and rows > 0:
-            _convert(x_path, x_dtype, needed)
-        x_dtype = needed
-        _append(x_path, x.astype(x_dtype))
-        if labels is not None:
-            _append(y_path, labels.codes(batch.column(layout.targets[0]), rows))
-        elif layout.targets:
-            y = _numbers(batch, layout.targets)  # [B, P]
-            if single:
-                _refuse_missing(path, layout.targets, y, rows)
-            whole = whole and bool((y == np.rint(y)).all())
-            _append(y_path, y)
+        if encoder is None:
+            fit = fit or EncoderFit(batch.schema, layout.inputs, place)
+            x = fit.add(batch)
+        else:
+            x = encoder.transform(batch, unseen=unseen, first_row=rows + 1, place=place)
+        if x is not None:
+            inputs.append(x)
+        targets.append(batch, rows)
         rows += batch.num_rows
     if rows == 0:
         raise ValueError(f"{path} has no rows")
-
-    if labels is not None:
-        rank, classes = labels.finish()
-        _convert(y_path, np.dtype(np.int64), np.dtype(np.int64), rank.__getitem__)
-        y_dtype = np.dtype(np.int64)
-    elif layout.targets and whole:
-        y_dtype = np.dtype(np.int64)
-        _convert(y_path, np.dtype(np.float64), y_dtype)
-    y_shape = [rows] if single else [rows, len(layout.targets)]
+    if fit is not None:
+        encoder = fit.finish()
+        if not encoder.plain:
+            # What text and missing values become is known only now.
+            inputs.path.unlink(missing_ok=True)
+            inputs = _Inputs(inputs.path, wide)
+            for batch in read_batches(path, layout):
+                inputs.append(encoder.transform(batch))
+    assert encoder is not None
     about: dict[str, Any] = {
-        "x_dtype": x_dtype.name,
-        "x_shape": [rows, len(layout.inputs)],
-        "y_dtype": y_dtype.name,
-        "y_shape": y_shape if layout.targets else None,
-        "columns": layout.inputs,
-        "classes": None if classes is None else list(classes),
+        "x_dtype": inputs.dtype.name,
+        "x_shape": [rows, len(encoder.columns)],
+        **targets.finish(rows),
+        "encoder": encoder.describe(),
+        "notes": encoder.notes if fit is not None else unseen.sentences(),
     }
     (folder / "about.json").write_text(json.dumps(about))
+
+
+class _Inputs:
+    """A file of inputs in the narrowest dtype that keeps those met so far."""
+
+    def __init__(self, path: Path, wide: str) -> None:
+        self.path = path
+        self.wide = wide
+        self.dtype = np.dtype(np.uint8)
+
+    def append(self, x: np.ndarray) -> None:  # [B, D]
+        needed = np.promote_types(self.dtype, _narrowest(x, self.wide))
+        if needed != self.dtype and self.path.exists():
+            _convert(self.path, self.dtype, needed)
+        self.dtype = needed
+        _append(self.path, x.astype(needed))
+
+
+class _Targets:
+    """A file of targets: codes of labels, or float64 numbers that become int64 at the end where all are whole."""
+
+    def __init__(self, path: Path, table: Path, layout: Layout, single: bool, classes: Sequence[str] | None) -> None:
+        self.path = path
+        self.table = table
+        self.names = layout.targets
+        self.single = single
+        self.labels = _Labels(table, self.names[0], classes) if layout.text_target else None
+        self.whole = layout.integer_targets
+
+    def append(self, batch: pa.RecordBatch, start: int) -> None:
+        """Adds the targets of the batch; `start` rows came before."""
+        if self.labels is not None:
+            _append(self.path, self.labels.codes(batch.column(self.names[0]), start))
+        elif self.names:
+            y = numbers_of(batch, self.names, start + 1, f"{self.table}: target ")  # [B, P]
+            if self.single and np.isnan(y).any():
+                row = start + int(np.argmax(np.isnan(y[:, 0]))) + 1
+                raise ValueError(f"{self.table}: target column {self.names[0]!r} has a missing value in row {row}")
+            self.whole = self.whole and bool((y == np.rint(y)).all())
+            _append(self.path, y)
+
+    def finish(self, rows: int) -> dict[str, Any]:
+        """What about.json says of the targets."""
+        dtype, classes = np.dtype(np.int64), None
+        if self.labels is not None:
+            rank, classes = self.labels.finish()
+            _convert(self.path, dtype, dtype, rank.__getitem__)
+        elif not self.whole:
+            dtype = np.dtype(np.float64)
+        elif self.names:
+            _convert(self.path, np.dtype(np.float64), dtype)
+        shape = [rows] if self.single else [rows, len(self.names)]
+        return {"y_dtype": dtype.name, "y_shape": shape if self.names else None, "classes": classes}
 
 
 class _Labels:
@@ -185,20 +243,6 @@ def _is_number(label: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _numbers(batch: pa.RecordBatch, names: list[str]) -> np.ndarray:
-    """Columns of the batch as float64 [B, D], missing values as NaN."""
-    # Not safe in Arrow's sense: whole numbers beyond 2^53 are rounded.
-    columns = (batch.column(name).cast(pa.float64(), safe=False) for name in names)
-    return np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
-
-
-def _refuse_missing(path: Path, names: list[str], values: np.ndarray, start: int) -> None:
-    if not np.isfinite(values).all():
-        row, column = np.argwhere(~np.isfinite(values))[0]
-        what = "a missing" if np.isnan(values[row, column]) else "an infinite"
-        raise ValueError(f"{path}: column {names[column]!r} has {what} value in row {start + row + 1}")
 
 
 def _narrowest(values: np.ndarray, wide: str) -> np.dtype:

@@ -1,0 +1,277 @@
+"""Text and missing values become the same numbers each time, and what cannot be numbers is said."""
+
+import copy
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autogp.data import TableEncoder, Unseen, as_table
+
+TABLE = pa.table(
+    {
+        "age": [20.0, None, 40.0],
+        "port": ["Cork", " Bari", None],
+        "old": [True, False, True],
+        "name": ["A", "B", ""],
+        "empty": pa.nulls(3),
+    }
+)
+
+
+def test_columns_are_named_after_what_they_say() -> None:
+    encoder = TableEncoder.fit([TABLE])
+    assert encoder.inputs == ["age", "port", "old", "name", "empty"]
+    assert encoder.columns == [
+        "age",
+        "age missing",
+        "port=Bari",
+        "port=Cork",
+        "port missing",
+        "old",
+        "name=A",
+        "name=B",
+        "name missing",
+    ]
+    assert encoder.ignored == {"empty": "it has no values"}
+    assert encoder.transform(TABLE).tolist() == [
+        [20, 0, 0, 1, 0, 1, 1, 0, 0],
+        [30, 1, 1, 0, 0, 0, 0, 1, 0],
+        [40, 0, 0, 0, 1, 1, 0, 0, 1],
+    ]
+    assert encoder.notes == [
+        "'age' has 1 missing values, taken as the mean 30",
+        "'port' is text with 2 categories, and 1 missing",
+        "'name' is text with 2 categories, and 1 missing",
+        "'empty' is left out: it has no values",
+    ]
+
+
+def test_complete_numbers_pass_through_unchanged() -> None:
+    values = np.random.default_rng(0).normal(size=(50, 3))
+    table = pa.table(list(values.T), names=["a", "b", "c"])
+    encoder = TableEncoder.fit(table.to_batches(max_chunksize=7))
+    assert encoder.plain
+    assert encoder.notes == []
+    np.testing.assert_array_equal(encoder.transform(table), values)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.tuples(st.one_of(st.none(), st.floats(-1e6, 1e6)), st.sampled_from(["a", "b", "c", None])),
+        min_size=1,
+        max_size=30,
+    ),
+    st.integers(1, 30),
+)
+def test_batches_of_any_size_give_the_encoding_of_the_whole(rows: list[tuple], size: int) -> None:
+    numbers, texts = zip(*rows, strict=True)
+    table = pa.table({"number": pa.array(numbers, pa.float64()), "text": pa.array(texts, pa.string())})
+    if table["number"].null_count == table["text"].null_count == len(rows):
+        return
+    whole, pieces = TableEncoder.fit([table]), TableEncoder.fit(table.to_batches(max_chunksize=size))
+    assert pieces.columns == whole.columns
+    x = whole.transform(table)
+    np.testing.assert_allclose(pieces.transform(table), x, rtol=1e-9, atol=1e-9)
+    frame = table.to_pandas()
+    if "number" in whole.columns:
+        np.testing.assert_allclose(x[:, 0], frame["number"].fillna(frame["number"].mean()), rtol=1e-9, atol=1e-9)
+    if whole.texts:
+        # Exactly one category of each row, "missing" among them.
+        names = [name for name in whole.columns if name.startswith("text")]
+        ones = x[:, [whole.columns.index(name) for name in names]]
+        assert (ones.sum(axis=1) == 1).all()
+        expected = ["text missing" if text is None else f"text={text}" for text in texts]
+        assert [names[number] for number in ones.argmax(axis=1)] == expected
+
+
+def test_mean_of_a_large_offset_keeps_its_digits() -> None:
+    values = 1e9 + np.random.default_rng(0).normal(size=10_000)
+    batches = pa.table({"a": [*values, None]}).to_batches(max_chunksize=100)
+    (part,) = TableEncoder.fit(batches).describe()["columns"]
+    assert abs(part["mean"] - (1e9 + (values - 1e9).mean())) < 1e-6
+
+
+def test_values_that_training_never_saw_are_zeros_or_the_mean_and_counted() -> None:
+    encoder = TableEncoder.fit([pa.table({"age": [20, 40], "port": ["Cork", "Bari"]})])
+    unseen = Unseen()
+    first = pa.table({"port": ["Dover", None, "Cork"], "extra": [1, 2, 3], "age": [None, 1, 2]})
+    second = pa.table({"port": ["Rhyl", "Dover"], "age": [None, None]})
+    assert encoder.transform(first, unseen=unseen).tolist() == [[30, 0, 0], [1, 0, 0], [2, 0, 1]]
+    assert encoder.transform(second, unseen=unseen).tolist() == [[30, 0, 0], [30, 0, 0]]
+    assert unseen.sentences() == [
+        "column 'port': 3 rows hold values that training never saw ('Dover', 'Rhyl'): they count as no category",
+        "column 'age': 3 rows have no value, which never happened in training: they count as average",
+        "column 'port': 1 row has no value, which never happened in training: they count as average",
+    ]
+
+
+def test_text_like_names_is_left_out() -> None:
+    table = pa.table(
+        {
+            "name": [f"person {number}" for number in range(300)],
+            "code": [f"code {number % 60}" for number in range(300)],
+            "few": ["a", "b"] * 150,
+        }
+    )
+    encoder = TableEncoder.fit(table.to_batches(max_chunksize=9))
+    assert encoder.columns == ["few=a", "few=b"]
+    assert encoder.ignored["name"] == "it is text with more than 50 different values"
+    encoder = TableEncoder.fit([table.slice(0, 20)])
+    assert encoder.ignored["name"] == "it is text with 20 different values in 20 rows"
+    with pytest.raises(ValueError, match="no column is of use as an input: 'name' is left out: it is text"):
+        TableEncoder.fit([table.select(["name"])])
+
+
+@pytest.mark.parametrize("fault", ["?", "12,5", "unknown"])
+def test_a_typing_error_among_numbers_is_named(fault: str) -> None:
+    values = [f"{number / 8}" for number in range(40)]
+    values[16] = fault
+    batches = pa.table({"a": ["x"] * 40, "age": values}).to_batches(max_chunksize=7)
+    message = re.escape(f"data.csv: column 'age' holds numbers, but {fault!r} in row 17: correct it, or leave it empty")
+    with pytest.raises(ValueError, match=f"^{message}"):
+        TableEncoder.fit(batches, ["age"], place="data.csv: ")
+
+
+def test_numbers_with_commas_or_stored_as_text_are_no_categories() -> None:
+    with pytest.raises(ValueError, match=r"'price' holds numbers, but '1,5' in row 1"):
+        TableEncoder.fit([pa.table({"price": ["1,5", "2,5", "1.000,5"]})])
+    with pytest.raises(ValueError, match=r"'price' holds numbers, but '1,200' in row 2"):
+        TableEncoder.fit([pa.table({"price": ["900.5", "1,200", "1,400.25"]})])
+    with pytest.raises(ValueError, match="'price' holds numbers stored as text: convert it to numbers"):
+        TableEncoder.fit([pa.table({"price": ["1.5", "2.5"]})])
+
+
+def test_a_few_numbered_categories_stay_categories() -> None:
+    assert TableEncoder.fit([pa.table({"rooms": ["1", "2", "3", "4+"] * 5})]).columns[-1] == "rooms=4+"
+    # Who says that numbers are categories is believed.
+    codes = pa.array([str(number) for number in range(12)] * 3).dictionary_encode()
+    assert len(TableEncoder.fit([pa.table({"code": codes})]).columns) == 12
+    frame = pd.DataFrame({"code": pd.Categorical([3, 1, 3])})
+    assert TableEncoder.fit([as_table(frame)]).columns == ["code=1", "code=3"]
+
+
+def test_numbers_written_as_text_later_are_read_and_others_named() -> None:
+    encoder = TableEncoder.fit([pa.table({"age": [20, 40]})])
+    assert encoder.transform(pa.table({"age": [" 7", "1e2", ""]})).tolist() == [[7], [100], [30]]
+    with pytest.raises(ValueError, match=r"^new: column 'age' must hold numbers, but row 12 holds 'old'"):
+        encoder.transform(pa.table({"age": ["1", "old"]}), first_row=11, place="new: ")
+    with pytest.raises(ValueError, match="column 'age' has an infinite value in row 2"):
+        encoder.transform(pa.table({"age": [1.0, np.inf]}))
+
+
+def test_columns_are_found_by_name_and_absent_ones_named() -> None:
+    encoder = TableEncoder.fit([TABLE])
+    shuffled = TABLE.select(["old", "name", "port", "age"])
+    np.testing.assert_array_equal(encoder.transform(shuffled), encoder.transform(TABLE))
+    with pytest.raises(ValueError, match="there is no column 'age', 'old', which the model was trained with"):
+        encoder.transform(TABLE.select(["port", "name"]))
+    twice = pa.table([TABLE["age"]] * 2, names=["age", "age"])
+    with pytest.raises(ValueError, match="column 'age' appears more than once"):
+        TableEncoder.fit([twice])
+    with pytest.raises(ValueError, match="column 'age' appears more than once"):
+        TableEncoder.fit([TABLE], ["age"]).transform(twice)
+
+
+def test_tables_without_rows_are_refused() -> None:
+    for batches in ([], [TABLE.slice(0, 0)]):
+        with pytest.raises(ValueError, match="there are no rows"):
+            TableEncoder.fit(batches)
+
+
+def test_dates_and_lists_are_refused_with_advice() -> None:
+    days = pa.array([1, 2], pa.timestamp("s"))
+    with pytest.raises(ValueError, match="column 'day' holds dates or times: turn them into numbers"):
+        TableEncoder.fit([pa.table({"day": days})])
+    with pytest.raises(ValueError, match=r"column 'list' holds list<.*>, neither numbers nor text"):
+        TableEncoder.fit([pa.table({"list": [[1], [2]]})])
+    with pytest.raises(ValueError, match="column 'age' holds dates"):
+        TableEncoder.fit([pa.table({"age": [1, 2]})]).transform(pa.table({"age": days}))
+    with pytest.raises(ValueError, match="column 'port' holds list"):
+        TableEncoder.fit([pa.table({"port": ["a", "b"]})]).transform(pa.table({"port": [[1], [2]]}))
+
+
+def test_data_frames_of_every_kind_of_column_become_tables() -> None:
+    frame = pd.DataFrame(
+        {
+            "object": np.array(["a", None, "b"], dtype=object),
+            "string": pd.array(["a", None, "b"], dtype="string"),
+            "nullable": pd.array([1, None, 3], dtype="Int64"),
+            "truth": pd.array([True, None, False], dtype="boolean"),
+            "mixed": ["x", 1, None],
+            5: [1.5, np.nan, 2.5],
+        },
+        index=[7, 8, 9],
+    )
+    encoder = TableEncoder.fit([as_table(frame)])
+    assert encoder.inputs == ["object", "string", "nullable", "truth", "mixed", "5"]
+    x = encoder.transform(as_table(frame))
+    found = {name: x[:, position].tolist() for position, name in enumerate(encoder.columns)}
+    assert found["object=a"] == found["string=a"] == found["mixed=x"] == [1, 0, 0]
+    assert found["nullable"] == [1, 2, 3]
+    assert found["truth"] == [1, 0.5, 0]
+    assert found["mixed=1"] == found["5 missing"] == [0, 1, 0]
+    assert found["5"] == [1.5, 2, 2.5]
+
+
+def test_description_is_plain_json_that_gives_the_same_encoder() -> None:
+    encoder = TableEncoder.fit([TABLE])
+    description = json.loads(json.dumps(encoder.describe()))
+    assert description == encoder.describe()
+    again = TableEncoder.from_description(description)
+    assert again.describe() == encoder.describe()
+    assert (again.columns, again.ignored, again.notes) == (encoder.columns, encoder.ignored, encoder.notes)
+    np.testing.assert_array_equal(again.transform(TABLE), encoder.transform(TABLE))
+
+
+DESCRIPTION = TableEncoder.fit([TABLE]).describe()
+
+
+def changed(position: int, **values: Any) -> Any:
+    description = copy.deepcopy(DESCRIPTION)
+    description["columns"][position].update(values)
+    return description
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        None,
+        [],
+        {},
+        {"columns": {}},
+        {"columns": []},
+        {"columns": [None]},
+        {"columns": ["age"]},
+        {"columns": [{"kind": "ignored", "name": "a", "reason": "b"}]},
+        {**DESCRIPTION, "more": 1},
+        {"columns": DESCRIPTION["columns"] + DESCRIPTION["columns"][:1]},
+        changed(0, kind="date"),
+        changed(0, kind=["number"]),
+        changed(0, more=1),
+        changed(0, name=1),
+        changed(0, mean=float("nan")),
+        changed(0, mean="20"),
+        changed(0, mean=1),
+        changed(0, missing=-1),
+        changed(0, missing=True),
+        changed(0, missing=1.0),
+        changed(1, categories="Cork"),
+        changed(1, categories=[]),
+        changed(1, categories=["a", 1]),
+        changed(1, categories=["b", "a"]),
+        changed(1, categories=["a", "a"]),
+        changed(1, categories=[f"{number:03d}" for number in range(51)]),
+        changed(4, reason=None),
+    ],
+)
+def test_other_descriptions_are_refused(description: Any) -> None:
+    with pytest.raises(ValueError, match="encoding"):
+        TableEncoder.from_description(description)
