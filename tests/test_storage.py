@@ -385,10 +385,10 @@ def test_file_without_permission_is_refused(tmp_path, monkeypatch):
 def test_file_larger_than_memory_is_refused(tmp_path, monkeypatch):
     write_tensors(tmp_path / "file", {"a": torch.zeros(2)}, {"kind": "model"})
 
-    def fail(*_: object) -> None:
-        raise MemoryError
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(np, "empty", fail)
+    monkeypatch.setattr(torch, "empty", fail)
     with pytest.raises(StorageError, match="does not fit into memory"):
         read_tensors(tmp_path / "file", kind="model")
 
@@ -498,4 +498,4 @@ def test_memory_stays_near_the_size_of_the_tensors(tmp_path):
     path = tmp_path / "file"
     assert peak(lambda: write_tensors(path, tensors, {"kind": "model"})) < 0.1
     assert peak(lambda: write_tensors(path, {name: t.T for name, t in tensors.items()}, {"kind": "model"})) < 1.1
-    assert peak(lambda: read_tensors(path, kind="model")) < 1.1
+    assert peak(lambda: read_tensors(path, kind="model")) < 0.1  # beside the tensors themselves, which torch holds

@@ -71,7 +71,7 @@ class SparseGP(nn.Module):
         super().__init__()
         check_points(inducing_inputs=inducing_inputs)
         z = inducing_inputs.detach().to(torch.float64)
-        z = z[None].clone() if z.ndim == 2 else z.clone()
+        z = (z[None] if z.ndim == 2 else z).clone(memory_format=torch.contiguous_format)
         if 0 in z.shape:
             raise ValueError(f"inducing_inputs must have rows and columns, got shape {tuple(inducing_inputs.shape)}")
         if z.shape[0] not in (1, likelihood.num_latents):

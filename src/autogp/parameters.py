@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["positive_parameter"]
+__all__ = ["optional_parameter", "positive_parameter"]
 
 
 def positive_parameter(
@@ -28,4 +28,11 @@ def positive_parameter(
         if tensor.shape[-1] not in (1, size):
             raise ValueError(f"{name} must be one number or {size}, got shape {tuple(tensor.shape)}")
         tensor = tensor.expand(*tensor.shape[:-1], size)
-    return nn.Parameter(tensor.log())  # log copies, so the caller's tensor is left alone
+    return nn.Parameter(tensor.log().contiguous())  # log copies, so the caller's tensor is left alone
+
+
+def optional_parameter(value: float | Sequence | Tensor | None, name: str) -> nn.Parameter | None:
+    """A positive parameter, or none where the value is 0 or None."""
+    if value is None or (isinstance(value, (int, float)) and value == 0):
+        return None
+    return positive_parameter(value, name)

@@ -99,7 +99,7 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[s
     except (ValueError, RecursionError) as error:
         text = str(error) if type(error) is ValueError else "its header is not valid JSON"
         raise StorageError(f"{path} is damaged: {text}; restore it from a copy or write it again", True) from error
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:  # the second is how torch says it
         raise StorageError(f"{path} does not fit into memory: read it on a larger machine") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}; check its permissions and its disk") from error
@@ -133,14 +133,16 @@ def _read(path: Path, file: BufferedReader) -> tuple[dict[str, Tensor], dict[str
     tensors = {}
     found = hashlib.sha256(_header(layout, text, checksum=""))
     for name, (dtype, shape) in layout.items():
-        array = np.empty(shape, dtype)
+        # Not numpy's memory: products of matrices keep their bits only where the alignment is the same.
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype.name))
+        array = tensor.numpy()
         content = _bytes(array)
         if file.readinto(content) != content.nbytes:
             raise ValueError("it became shorter while it was read")
         found.update(content)
         if dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
             raise ValueError(f"the boolean tensor {name[:80]!r} holds a byte that is neither 0 nor 1")
-        tensors[name] = torch.from_numpy(array)
+        tensors[name] = tensor
     if found.hexdigest() != checksum:
         raise ValueError("its content does not match its checksum")
     return tensors, description

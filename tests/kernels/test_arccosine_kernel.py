@@ -146,9 +146,9 @@ def test_wrong_degree_is_named(degree):
         ArcCosine(degree=degree)
 
 
-@pytest.mark.parametrize("depth", [0, -1, 1.5, 2.0, "2", None])
+@pytest.mark.parametrize("depth", [0, -1, 101, 1.5, 2.0, "2", None])
 def test_wrong_depth_is_named(depth):
-    with pytest.raises(ValueError, match="depth must be a positive integer, got"):
+    with pytest.raises(ValueError, match="depth must be an integer from 1 to 100, got"):
         ArcCosine(depth=depth)
 
 

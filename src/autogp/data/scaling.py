@@ -22,6 +22,8 @@ class _Scaler(nn.Module):
         super().__init__()
         if shift.ndim != 1 or shift.shape != scale.shape:
             raise ValueError(f"shift and scale must be of the same length, got {shift.shape} and {scale.shape}")
+        if not (torch.isfinite(shift).all() and torch.isfinite(scale).all() and (scale > 0).all()):
+            raise ValueError("shift must be finite, and scale positive and finite")
         self.register_buffer("shift", shift.to(torch.float64))
         self.register_buffer("scale", scale.to(torch.float64))
 

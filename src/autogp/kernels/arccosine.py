@@ -11,9 +11,11 @@ from torch.autograd.function import once_differentiable
 
 from autogp.kernels.base import Kernel, check_points
 from autogp.linalg import squared_distance
-from autogp.parameters import positive_parameter
+from autogp.parameters import optional_parameter, positive_parameter
 
 __all__ = ["ArcCosine"]
+
+MAX_DEPTH = 100  # long before, all points have become alike
 
 
 class ArcCosine(Kernel):
@@ -27,6 +29,7 @@ class ArcCosine(Kernel):
     `normalize=True` divides by sqrt(k(x,x) k(z,z)), so that k(x,x) = variance for every x.
 
     `weight_variance` is a number, [D] (one per input: ARD) or [G, D]; `bias` and `variance` numbers or [G].
+    A bias of 0, or None, leaves it out.
 
     >>> import torch
     >>> ArcCosine(degree=1, depth=3).diag(torch.tensor([[3.0, 4.0]])).item()  # |x|^2
@@ -38,20 +41,20 @@ class ArcCosine(Kernel):
         degree: int = 1,
         depth: int = 1,
         weight_variance: float | Sequence | Tensor = 1.0,
-        bias: float | Sequence | Tensor = 0.0,
+        bias: float | Sequence | Tensor | None = None,
         variance: float | Sequence | Tensor = 1.0,
         normalize: bool = False,
     ):
         super().__init__()
         if degree not in (0, 1, 2):
             raise ValueError(f"degree must be 0, 1 or 2, got {degree!r}")
-        if not isinstance(depth, Integral) or depth < 1:
-            raise ValueError(f"depth must be a positive integer, got {depth!r}")
+        if not isinstance(depth, Integral) or not 1 <= depth <= MAX_DEPTH:
+            raise ValueError(f"depth must be an integer from 1 to {MAX_DEPTH}, got {depth!r}")
         self.degree = int(degree)
         self.depth = int(depth)
-        self.normalize = normalize
+        self.normalize = bool(normalize)
         self.log_weight_variance = positive_parameter(weight_variance, "weight_variance", ndim=2)
-        self.log_bias = None if isinstance(bias, (int, float)) and bias == 0 else positive_parameter(bias, "bias")
+        self.log_bias = optional_parameter(bias, "bias")
         self.log_variance = positive_parameter(variance, "variance")
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from autogp.kernels.base import Kernel, check_points
-from autogp.parameters import positive_parameter
+from autogp.parameters import optional_parameter, positive_parameter
 
 __all__ = ["Linear"]
 
@@ -13,17 +13,17 @@ __all__ = ["Linear"]
 class Linear(Kernel):
     """k(x, z) = bias + sum_d variance_d x_d z_d; `variance` is a number, [D] or [G, D], `bias` a number or [G].
 
-    A bias of 0 leaves the intercept out.
+    A bias of 0, or None, leaves the intercept out.
 
     >>> import torch
     >>> Linear(variance=2.0, bias=1.0).gram(torch.tensor([[3.0]]), torch.tensor([[4.0]])).item()
     25.0
     """
 
-    def __init__(self, variance: float | Sequence | Tensor = 1.0, bias: float | Sequence | Tensor = 0.0):
+    def __init__(self, variance: float | Sequence | Tensor = 1.0, bias: float | Sequence | Tensor | None = None):
         super().__init__()
         self.log_variance = positive_parameter(variance, "variance", ndim=2)
-        self.log_bias = None if isinstance(bias, (int, float)) and bias == 0 else positive_parameter(bias, "bias")
+        self.log_bias = optional_parameter(bias, "bias")
 
     @property
     def variance(self) -> Tensor:  # [G, D] or [G, 1]

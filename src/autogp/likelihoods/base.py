@@ -189,7 +189,7 @@ class Elementwise(Likelihood):
         super().__init__()
         if not isinstance(num_outputs, Integral) or num_outputs < 1:
             raise ValueError(f"num_outputs must be a positive integer, got {num_outputs!r}")
-        self.num_latents = int(num_outputs)
+        self.num_outputs = self.num_latents = int(num_outputs)
 
     @property
     def sampled(self) -> frozenset[str]:

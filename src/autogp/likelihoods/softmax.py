@@ -22,7 +22,7 @@ class Softmax(Likelihood):
         super().__init__()
         if not isinstance(num_classes, Integral) or num_classes < 2:
             raise ValueError(f"num_classes must be an integer of at least 2, got {num_classes!r}")
-        self.num_latents = int(num_classes)
+        self.num_classes = self.num_latents = int(num_classes)
 
     @property
     def sampled(self) -> frozenset[str]:

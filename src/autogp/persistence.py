@@ -1,0 +1,337 @@
+"""One model file: tensors, and a JSON description of the objects that they belong to; nothing in it is run."""
+
+__all__ = ["Saved", "load", "save"]
+
+import inspect
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import autogp
+from autogp import kernels, likelihoods
+from autogp.data import InputScaler, TargetScaler
+from autogp.kernels import Kernel
+from autogp.likelihoods import Elementwise, Likelihood
+from autogp.linalg import LAST_JITTER
+from autogp.model import SparseGP
+from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior
+from autogp.storage import StorageError, read_tensors, write_tensors
+
+# A posterior is its tensors and nothing else: their axes are Q latents, M inducing inputs, K components.
+_POSTERIORS: dict[type, dict[str, str]] = {
+    GaussianPosterior: {"precision": "QMM", "shift": "QM"},
+    MixturePosterior: {"logits": "K", "mean": "KQM", "log_scale": "KQM", "lower": "KQMM"},
+    HeldPosterior: {"log_weights": "K", "mean": "KQM", "log_det": "KQ", "covariance": "KQMM"},
+}
+_BASES = (Kernel, Likelihood, Elementwise)
+_OWN = {SparseGP, InputScaler, TargetScaler, *_POSTERIORS} | {
+    kind
+    for package in (kernels, likelihoods)
+    for kind in (getattr(package, name) for name in package.__all__)
+    if issubclass(kind, nn.Module) and kind not in _BASES
+}
+# What a hostile file may make a constructor compute: far beyond any model, and far below what hurts.
+_MOST_MODULES = 1000
+_MOST_LEVELS = 100
+_MOST_NUMBERS = 2**22  # integers, positive parameters, and columns times latents
+
+
+class Saved(NamedTuple):
+    """What a file holds: the objects by name, and the caller's own description and tensors."""
+
+    modules: dict[str, nn.Module]
+    description: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def save(
+    path: str | Path,
+    modules: dict[str, nn.Module],
+    description: dict[str, Any],
+    tensors: dict[str, Tensor] | None = None,
+) -> None:
+    """Write models, kernels, likelihoods and scalers, with a description in plain JSON and tensors, to one file.
+
+    A class of your own keeps each argument of its constructor as an attribute of the same name (a number, a string, a
+    module, or a list of these), as a parameter or buffer of that name, or as a parameter `log_<name>` that holds its
+    logarithm. What would not come back equal is not written.
+
+    >>> import tempfile
+    >>> from autogp.kernels import RBF
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/model.autogp", {"kernel": RBF(lengthscale=2.0)}, {"columns": ["age"]})
+    ...     saved = load(f"{folder}/model.autogp")
+    >>> saved.modules["kernel"].lengthscale.item(), saved.description
+    (2.0, {'columns': ['age']})
+    """
+    stored = {f"tensors.{name}": tensor for name, tensor in (tensors or {}).items()}
+    described: dict[str, Any] = {}
+    used: set[type] = set()
+    try:
+        for name, module in modules.items():
+            described[name] = _describe(module, used)
+            stored |= {f"{name}.{key}": tensor.detach().cpu() for key, tensor in module.state_dict().items()}
+        _restore(described, stored, used)
+    except Exception as error:
+        raise StorageError(f"{path} cannot be written: {_brief(error)}") from error
+    versions = {"autogp": autogp.__version__, "torch": torch.__version__}
+    content = {"kind": "model", "versions": versions, "modules": described, "description": description}
+    write_tensors(path, stored, content)
+
+
+def load(path: str | Path, types: Sequence[type] = ()) -> Saved:
+    """Read what `save` wrote: objects that compute the same bits as those saved. Anything else is a `StorageError`.
+
+    Only autogp's own classes are built, and those that you pass as `types`.
+    """
+    _by_name(types)  # the caller's mistakes are not the file's
+    tensors, content = read_tensors(path, kind="model")
+    try:
+        match content:
+            case {"modules": dict(described), "description": dict(description), "versions": dict()}:
+                modules, own = _restore(described, tensors, types)
+            case _:
+                raise ValueError("it lacks a description of its modules")
+    except _UnknownTypeError as error:
+        raise StorageError(f"{path} cannot be loaded: {error}") from error
+    except Exception as error:  # whatever a hostile description makes fail, there is one answer
+        raise StorageError(f"{path} holds no sound model: {_brief(error)}; save it again", damaged=True) from error
+    return Saved(modules, description, own)
+
+
+class _UnknownTypeError(ValueError):
+    """A type that is neither autogp's own nor passed by the caller."""
+
+
+def _describe(module: nn.Module, used: set[type]) -> dict[str, Any]:
+    """The type of a module and the arguments of its constructor, as JSON; arguments that are tensors go without saying.
+
+    The types met are added to `used`.
+    """
+    kind = type(module)
+    used.add(kind)
+    arguments = {}
+    for name in _signature(kind).parameters:
+        tensors = module._parameters | module._buffers
+        value = getattr(module, name, tensors)  # no attribute has this value
+        if isinstance(value, Tensor) or value is tensors:
+            if tensors.get(name) is None and tensors.get(f"log_{name}") is None:
+                raise TypeError(_advice(kind, name))
+        else:
+            arguments[name] = _encode(value, used, _advice(kind, name))
+    return {"type": kind.__name__, "arguments": arguments}
+
+
+def _encode(value: Any, used: set[type], advice: str) -> Any:
+    if isinstance(value, (list, tuple, nn.ModuleList)):
+        return [_encode(item, used, advice) for item in value]
+    if isinstance(value, nn.Module):
+        return _describe(value, used)
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise TypeError(advice)
+
+
+def _restore(
+    described: dict[str, Any], tensors: dict[str, Tensor], types: Iterable[type]
+) -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
+    """The modules described, with their tensors in place, and the tensors that are the caller's own."""
+    groups: dict[str, dict[str, Tensor]] = {name: {} for name in [*described, "tensors"]}
+    for key, tensor in tensors.items():
+        name, _, rest = key.partition(".")
+        if name not in groups or not rest:
+            raise ValueError(f"the tensor {key[:80]!r} belongs to no module")
+        groups[name][rest] = tensor
+    builder = _Builder(tensors, _by_name(types))
+    modules = {}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # a constructor may draw numbers
+        for name, content in described.items():
+            if not name.isidentifier() or name == "tensors":
+                raise ValueError(f"{name[:80]!r} is no name for a module: use letters, digits and _, not 'tensors'")
+            modules[name] = builder.build(content, name)
+            _assign(modules[name], groups[name], name)
+            _check_numbers(modules[name])
+    return modules, groups["tensors"]
+
+
+class _Builder:
+    """Makes modules through their constructors, which check what the description says."""
+
+    def __init__(self, tensors: dict[str, Tensor], types: dict[str, type]):
+        self.tensors = tensors
+        self.types = types
+        self.count = 0
+
+    def build(self, content: Any, path: str, level: int = 0) -> nn.Module:
+        match content:
+            case {"type": str(name), "arguments": dict(arguments)} if len(content) == 2:
+                pass
+            case _:
+                raise ValueError(f"{path} is not described by a type and its arguments")
+        self.count += 1
+        if self.count > _MOST_MODULES or level > _MOST_LEVELS:
+            raise ValueError(f"it has more than {_MOST_MODULES} modules or {_MOST_LEVELS} levels of them")
+        if name not in self.types:
+            raise _UnknownTypeError(
+                f"{path} is a {name[:80]!r}, which is none of autogp's own types: pass your class, "
+                f"load(path, types=[{name[:80]}]), or upgrade autogp"
+            )
+        kind = self.types[name]
+        signature = _signature(kind)
+        for argument, value in arguments.items():
+            if argument not in signature.parameters:
+                raise ValueError(f"{path}: {name} has no argument {argument[:80]!r}")
+            if kind in _OWN and isinstance(value, int) and abs(value) > _MOST_NUMBERS:
+                raise ValueError(f"{path}: the argument {argument!r} is beyond {_MOST_NUMBERS}")
+        values = {key: value for key in signature.parameters for value in self._values(key, arguments, path, level)}
+        try:
+            if kind in _POSTERIORS:
+                return _posterior(kind, self.tensors, path)
+            if kind is SparseGP:
+                _check_parts(**values)
+            bound = inspect.BoundArguments(signature, values)  # pyright: ignore[reportArgumentType]
+            module = kind(*bound.args, **bound.kwargs)
+        except Exception as error:
+            raise ValueError(f"{path} cannot be made: {_brief(error)}") from error
+        for argument in arguments:
+            if not _same(getattr(module, argument, None), values[argument]):
+                raise ValueError(f"{path} does not keep the argument {argument!r} as given: {_advice(kind, argument)}")
+        return module
+
+    def _values(self, key: str, arguments: dict[str, Any], path: str, level: int) -> list[Any]:
+        """An argument's value: from the description, else a tensor of its name, else of its logarithm, else none."""
+        own, log = self.tensors.get(f"{path}.{key}"), self.tensors.get(f"{path}.log_{key}")
+        if key in arguments:
+            return [self._decode(arguments[key], f"{path}.{key}", level + 1)]
+        if own is None and log is not None:
+            if log.numel() > _MOST_NUMBERS:
+                raise ValueError(f"{path}: the argument {key!r} has more than {_MOST_NUMBERS} numbers")
+            own = log.exp()
+        return [] if own is None else [own if own.ndim else own.item()]
+
+    def _decode(self, content: Any, path: str, level: int) -> Any:
+        if isinstance(content, list):
+            return [self._decode(item, f"{path}.{i}", level) for i, item in enumerate(content)]
+        return self.build(content, path, level) if isinstance(content, dict) else content
+
+
+def _posterior(kind: type, tensors: dict[str, Tensor], path: str) -> nn.Module:
+    """The smallest posterior of its kind, with the file's tensors put in place of its own: nothing is copied."""
+    if kind is MixturePosterior:
+        posterior = MixturePosterior(1, 1, diagonal=f"{path}.lower" not in tensors)
+    elif kind is HeldPosterior:
+        one = torch.ones(1, 1, 1, dtype=torch.float64)
+        posterior = HeldPosterior(GaussianPosterior(1, 1).moments(one), one)
+    else:
+        posterior = GaussianPosterior(1, 1)
+    sizes: dict[str, int] = {}
+    for name, old in posterior.state_dict(keep_vars=True).items():
+        new, axes = tensors.get(f"{path}.{name}"), _POSTERIORS[kind][name]
+        if new is None or new.ndim != len(axes) or new.dtype != old.dtype or new.numel() == 0:
+            raise ValueError(f"{path}.{name} must be a tensor of {len(axes)} axes in {old.dtype}")
+        if any(sizes.setdefault(axis, size) != size for axis, size in zip(axes, new.shape, strict=True)):
+            raise ValueError(f"{path}.{name} has the shape {tuple(new.shape)}, where others make {sizes}")
+        setattr(posterior, name, nn.Parameter(new) if isinstance(old, nn.Parameter) else new)
+    return posterior
+
+
+def _check_parts(kernel: Any, likelihood: Any, inducing_inputs: Any, posterior: Any) -> None:
+    """What the constructor of a model takes for granted."""
+    if not isinstance(kernel, Kernel) or not isinstance(likelihood, Likelihood) or type(posterior) not in _POSTERIORS:
+        raise TypeError("a model is made of a kernel, a likelihood and one of autogp's posteriors")
+    if not isinstance(inducing_inputs, Tensor) or inducing_inputs.ndim != 3:
+        raise ValueError("inducing_inputs must be a tensor of 3 axes")
+    mean = posterior.shift[None] if isinstance(posterior, GaussianPosterior) else posterior.mean
+    if mean.shape[1:] != (likelihood.num_latents, inducing_inputs.shape[1]):
+        raise ValueError(
+            f"the posterior is over {mean.shape[1]} latent functions at {mean.shape[2]} inducing inputs, the model has "
+            f"{likelihood.num_latents} and {inducing_inputs.shape[1]}"
+        )
+    owned = [part for part in kernel.modules() if type(part) in _OWN]
+    groups = max([1, *(len(tensor) for part in owned for tensor in part.parameters(recurse=False))])
+    if groups * inducing_inputs.shape[2] > _MOST_NUMBERS:
+        raise ValueError(f"the columns of inducing_inputs times the kernel's latent functions exceed {_MOST_NUMBERS}")
+
+
+def _assign(module: nn.Module, state: dict[str, Tensor], path: str) -> None:
+    """Put the file's tensors in place of those that the constructor made, which they must match."""
+    own = module.state_dict()
+    for name in sorted(own.keys() ^ state.keys()):
+        raise ValueError(
+            f"the tensor '{path}.{name[:80]}' is " + ("missing" if name in own else "not one of its module")
+        )
+    for name, tensor in state.items():
+        if (tensor.shape, tensor.dtype) != (own[name].shape, own[name].dtype):
+            raise ValueError(
+                f"the tensor '{path}.{name}' is {tensor.dtype} of shape {tuple(tensor.shape)}; its module makes "
+                f"{own[name].dtype} of shape {tuple(own[name].shape)}"
+            )
+    module.load_state_dict(state, assign=True)
+
+
+def _check_numbers(root: nn.Module) -> None:
+    """Whether predictions can be computed; what a caller's own types hold is theirs to check."""
+    for module in root.modules():
+        name = type(module).__name__
+        if type(module) in _OWN:
+            for key, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+                if not all(torch.isfinite(part).all() for part in tensor.reshape(-1).split(2**20)):
+                    raise ValueError(f"{key!r} of a {name} contains NaN or infinity")
+        if isinstance(module, SparseGP) and not 0 < module.jitter.item() <= LAST_JITTER:
+            raise ValueError(f"jitter must be positive and at most {LAST_JITTER:g}, got {module.jitter.item():g}")
+        if isinstance(module, (GaussianPosterior, HeldPosterior)):
+            precision = isinstance(module, GaussianPosterior)
+            matrices = module.precision if precision else module.covariance
+            for matrix in matrices.reshape(-1, *matrices.shape[-2:]):  # one by one: memory for one
+                low, high = (limit.item() for limit in matrix.aminmax())
+                if (matrix - matrix.mT).abs_().max() > 1e-6 * max(-low, high) or (matrix.diagonal() < 0).any():
+                    raise ValueError(f"a matrix of a {name} is not symmetric with a positive diagonal")
+                if precision and torch.linalg.cholesky_ex(matrix).info:
+                    raise ValueError("the precision of a GaussianPosterior is not positive definite")
+
+
+def _by_name(types: Iterable[type]) -> dict[str, type]:
+    found = {kind.__name__: kind for kind in _OWN}
+    for kind in types:
+        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+            raise TypeError(f"types must hold classes derived from torch.nn.Module, got {kind!r}")
+        if found.setdefault(kind.__name__, kind) is not kind:
+            raise ValueError(f"two classes have the name {kind.__name__!r}: give yours another")
+    return found
+
+
+def _signature(kind: type) -> inspect.Signature:
+    if kind.__init__ is nn.Module.__init__ or kind in _POSTERIORS:  # no arguments, or none that its tensors do not tell
+        return inspect.Signature()
+    signature = inspect.signature(kind)
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            raise TypeError(f"the constructor of {kind.__name__} takes **{parameter.name}: name its arguments instead")
+    return signature
+
+
+def _same(kept: Any, given: Any) -> bool:
+    if isinstance(given, list):
+        kept = list(kept) if isinstance(kept, (list, tuple, nn.ModuleList)) else None
+        return kept is not None and len(kept) == len(given) and all(map(_same, kept, given))
+    kept = kept.item() if isinstance(kept, np.generic) else kept
+    return kept is given or (type(kept) is type(given) and kept == given)
+
+
+def _advice(kind: type, argument: str) -> str:
+    return (
+        f"the constructor of {kind.__name__} must keep its argument {argument!r} as self.{argument} (a number, a "
+        "string, a module or a list of these), as a parameter or buffer of that name, or its logarithm as "
+        f"self.log_{argument}"
+    )
+
+
+def _brief(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 500 else text[:500] + " ..."
