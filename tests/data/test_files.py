@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autogp.data import open_source
+from autogp.data import files, open_source, read_rows, readers
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 4, 3), dtype=np.uint8)
 LABELS = np.arange(7, dtype=np.uint8)
@@ -127,3 +127,29 @@ def test_options_of_tables_are_refused_for_arrays(tmp_path: Path) -> None:
         open_source(tmp_path / "x.npy", classes=["a"])
     with pytest.raises(ValueError, match="are for tables"):
         open_source(tmp_path / "x.npy", ["a", "b"])
+
+
+def test_rows_of_a_file_come_in_order_and_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "READ_NUMBERS", 8)
+    monkeypatch.setattr(readers, "CSV_BLOCK_BYTES", 32)
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    np.save(tmp_path / "x.npy", x)
+    np.savetxt(tmp_path / "x.csv", x, delimiter=",", header="a,b", comments="")
+    encoder = open_source(tmp_path / "x.csv").encoder
+    for name in ("x.npy", "x.csv"):
+        pieces = list(read_rows(tmp_path / name, encoder))
+        assert len(pieces) > 10
+        np.testing.assert_array_equal(np.concatenate(pieces), x)
+
+
+def test_rows_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([[1.0, np.nan]]))
+    with pytest.raises(ValueError, match="inputs hold nan in row 0, column 1"):
+        list(read_rows(tmp_path / "x.npy"))
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    encoder = open_source(tmp_path / "x.csv").encoder
+    with pytest.raises(ValueError, match="an encoder must say how they become numbers"):
+        list(read_rows(tmp_path / "x.csv"))
+    (tmp_path / "x.csv").write_text("a,b\n")
+    with pytest.raises(ValueError, match=r"x\.csv has no rows"):
+        list(read_rows(tmp_path / "x.csv", encoder))

@@ -54,6 +54,7 @@ def test_table_gives_the_numbers_it_holds(tmp_path: Path, name: str) -> None:
     source = open_source(tmp_path / name, "b", dtype="float64")
     x, y = everything(source)
     assert source.columns == ["a", "c"]
+    assert source.targets == ["b"]
     assert not source.in_memory
     np.testing.assert_array_equal(x, frame[["a", "c"]])
     np.testing.assert_array_equal(y, frame["b"])

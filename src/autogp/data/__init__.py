@@ -3,7 +3,7 @@
 from autogp.data.batches import Batches, prefetch
 from autogp.data.columns import as_table
 from autogp.data.encoding import TableEncoder
-from autogp.data.files import open_source
+from autogp.data.files import is_table, open_source, read_rows
 from autogp.data.scaling import InputScaler, TargetScaler
 from autogp.data.sources import ArraySource, Source, Subset, fingerprint
 from autogp.data.summary import Moments, Summary, check_finite, summarise
@@ -23,7 +23,9 @@ __all__ = [
     "as_table",
     "check_finite",
     "fingerprint",
+    "is_table",
     "open_source",
     "prefetch",
+    "read_rows",
     "summarise",
 ]

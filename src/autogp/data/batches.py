@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autogp.data.sources import ArraySource, Source, Subset
+from autogp.data.sources import Source, Subset
 
 __all__ = ["Batches", "prefetch"]
 
@@ -27,6 +27,7 @@ class Batches:
         seed: Not negative.
 
     Example:
+        >>> from autogp.data import ArraySource
         >>> batches = Batches(ArraySource(np.eye(10)), batch_size=4, seed=0)
         >>> batches.steps_per_epoch, [len(batches.indices(step)) for step in range(4)]
         (3, [4, 3, 3, 4])
@@ -73,6 +74,7 @@ def prefetch(
     Small batches of arrays in memory are loaded without a thread, which would cost more than it gives.
 
     Example:
+        >>> from autogp.data import ArraySource
         >>> batches = Batches(ArraySource(np.eye(4), np.arange(4)), batch_size=2, seed=0)
         >>> [(step, x.shape[0], y.dtype) for step, x, y in prefetch(batches, start=3, stop=5)]
         [(3, 2, torch.int64), (4, 2, torch.int64)]

@@ -2,7 +2,7 @@
 
 import gzip
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,9 +10,11 @@ import numpy as np
 
 from autogp.data.encoding import TableEncoder
 from autogp.data.sources import ArraySource
-from autogp.data.tables import TABLE_SUFFIXES, open_table
+from autogp.data.summary import check_finite
+from autogp.data.tables import TABLE_SUFFIXES, encoded_batches, open_table
+from autogp.data.texts import Unseen
 
-__all__ = ["open_source"]
+__all__ = ["is_table", "open_source", "read_rows"]
 
 # The names under which an .npz archive may hold inputs and targets.
 INPUT_NAMES = ("x", "X", "data")
@@ -20,6 +22,7 @@ TARGET_NAMES = ("y", "Y", "target", "labels")
 
 # The third byte of an idx file; numbers are big-endian.
 IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+READ_NUMBERS = 2**22  # in a piece of a file: many rows at a time cost a model less
 IDX_NAME = re.compile(r"[.-]idx\d?(-ubyte)?(\.gz)?$")
 
 
@@ -71,7 +74,7 @@ def open_source(
         >>> folder.cleanup()
     """
     path = _existing(path)
-    if path.name.endswith(TABLE_SUFFIXES):
+    if is_table(path):
         target = str(target) if isinstance(target, Path) else target
         return open_table(path, target, columns, classes, encoder, dtype, cache)
     if any(each is not None for each in (columns, classes, encoder)) or not isinstance(target, str | Path | None):
@@ -84,6 +87,51 @@ def open_source(
         labels = _labels_beside(path) if target is None else _existing(target)
         return ArraySource(_read_idx(path), None if labels is None else _read_idx(labels))
     raise ValueError(f"{path} should end in .npy, .npz, .idx(.gz), -ubyte(.gz) or one of {TABLE_SUFFIXES}")
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether a file of this name has named columns (CSV, Parquet)."""
+    return Path(path).name.endswith(TABLE_SUFFIXES)
+
+
+def read_rows(
+    path: str | Path, encoder: TableEncoder | None = None, unseen: Unseen | None = None
+) -> Iterator[np.ndarray]:
+    """All inputs of a file from the first row to the last, some megabytes [B, D] at a time; nothing is copied to disk.
+
+    Arguments:
+        path: A file as for `open_source`.
+        encoder: How a table becomes numbers.
+        unseen: Counts what the encoder did not see in training.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = Path(folder.name, "ports.csv")
+        >>> _ = path.write_text("port\\nCork\\nBari\\n")
+        >>> [x.tolist() for x in read_rows(path, open_source(path).encoder)]
+        [[[0.0, 1.0], [1.0, 0.0]]]
+        >>> folder.cleanup()
+    """
+    path = _existing(path)
+    if is_table(path):
+        if encoder is None:
+            raise ValueError(f"{path} has named columns: an encoder must say how they become numbers")
+        pieces = encoded_batches(path, encoder, Unseen() if unseen is None else unseen)
+    else:
+        source = open_source(path)
+        check_finite(source)
+        step = max(1, READ_NUMBERS // source.rows(np.zeros(1, np.int64))[0].shape[1])
+        starts = range(0, len(source), step)
+        pieces = (source.rows(np.arange(start, min(start + step, len(source))))[0] for start in starts)
+    pending: list[np.ndarray] = []
+    for piece in pieces:
+        pending.append(piece)
+        if sum(each.size for each in pending) >= READ_NUMBERS:
+            yield np.concatenate(pending)
+            pending = []
+    if pending:
+        yield np.concatenate(pending)
 
 
 def _existing(path: str | Path) -> Path:

@@ -14,7 +14,7 @@ from pyarrow import csv, parquet
 from autogp.data.columns import describe_unusable, is_number, is_text
 from autogp.data.encoding import TableEncoder
 
-__all__ = ["Layout", "plan_layout", "read_batches"]
+__all__ = ["Layout", "column_names", "plan_layout", "read_batches"]
 
 # Arrow reads some thirty blocks ahead; a line must fit into one.
 CSV_BLOCK_BYTES = 2**20
@@ -110,6 +110,11 @@ def read_batches(path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
             yield from reader
     except (pa.ArrowInvalid, OSError) as error:
         raise _explained(path, error) from None
+
+
+def column_names(path: Path) -> list[str]:
+    """The columns of a CSV or Parquet file, in order."""
+    return _schema(path).names
 
 
 def _schema(path: Path) -> pa.Schema:

@@ -49,6 +49,7 @@ class ArraySource:
             CPU tensor, pandas DataFrame or scipy sparse matrix (made dense batch by batch). Integers stay integers.
         y: Targets [N] or [N, P]; none means P = 0, for inputs that are only to be predicted.
         columns: Names of the D inputs; those of a DataFrame are kept.
+        targets: Names of the targets.
         classes: Names of the classes that integer targets count.
         encoder: How a table became these inputs.
         notes: What was assumed of a table, in sentences.
@@ -66,6 +67,7 @@ class ArraySource:
         y: Any = None,
         *,
         columns: Sequence[str] | None = None,
+        targets: Sequence[str] | None = None,
         classes: Sequence[str] | None = None,
         encoder: TableEncoder | None = None,
         notes: Sequence[str] = (),
@@ -82,6 +84,7 @@ class ArraySource:
         if len(self.y) != length:
             raise ValueError(f"x has {length} rows but y has {len(self.y)}")
         self.columns = None if columns is None else list(columns)
+        self.targets = None if targets is None else list(targets)
         self.classes = None if classes is None else list(classes)
         self.encoder = encoder
         self.notes = list(notes)

@@ -19,7 +19,7 @@ from autogp.data.readers import Layout, plan_layout, read_batches
 from autogp.data.sources import ArraySource
 from autogp.data.texts import Unseen
 
-__all__ = ["TABLE_SUFFIXES", "open_table"]
+__all__ = ["TABLE_SUFFIXES", "encoded_batches", "open_table"]
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
 VERSION = 2  # of the files in a cache; raised whenever their meaning changes
@@ -54,6 +54,16 @@ def open_table(
         source = _load_or_build(temporary, key, build)
     weakref.finalize(source, shutil.rmtree, temporary, ignore_errors=True)
     return source
+
+
+def encoded_batches(path: Path, encoder: TableEncoder, unseen: Unseen) -> Iterator[np.ndarray]:
+    """The inputs of a table, float64 [B, D], a few megabytes at a time; at least one row."""
+    rows = 0
+    for batch in read_batches(path, plan_layout(path, None, None, False, encoder)):
+        yield encoder.transform(batch, unseen=unseen, first_row=rows + 1, place=f"{path}: ")
+        rows += batch.num_rows
+    if rows == 0:
+        raise ValueError(f"{path} has no rows")
 
 
 def _load_or_build(cache: Path, key: str, build: Callable[[Path], None]) -> ArraySource:
@@ -92,7 +102,15 @@ def _load(entry: Path) -> ArraySource:
     if about["y_shape"] is not None:
         y = np.memmap(entry / "y.bin", about["y_dtype"], mode="r", shape=tuple(about["y_shape"]))
     encoder = TableEncoder.from_description(about["encoder"])
-    return ArraySource(x, y, columns=encoder.columns, classes=about["classes"], encoder=encoder, notes=about["notes"])
+    return ArraySource(
+        x,
+        y,
+        columns=encoder.columns,
+        targets=about["targets"],
+        classes=about["classes"],
+        encoder=encoder,
+        notes=about["notes"],
+    )
 
 
 def _write_arrays(
@@ -192,7 +210,12 @@ class _Targets:
         elif self.names:
             _convert(self.path, np.dtype(np.float64), dtype)
         shape = [rows] if self.single else [rows, len(self.names)]
-        return {"y_dtype": dtype.name, "y_shape": shape if self.names else None, "classes": classes}
+        return {
+            "y_dtype": dtype.name,
+            "y_shape": shape if self.names else None,
+            "targets": self.names or None,
+            "classes": classes,
+        }
 
 
 class _Labels:
@@ -256,8 +279,11 @@ def _narrowest(values: np.ndarray, wide: str) -> np.dtype:
 
 
 def _append(path: Path, array: np.ndarray) -> None:
-    with path.open("ab") as file:
-        array.tofile(file)
+    try:
+        with path.open("ab") as file:
+            file.write(np.ascontiguousarray(array).data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # which disk is full
 
 
 def _convert(
