@@ -131,7 +131,7 @@ def test_options_of_tables_are_refused_for_arrays(tmp_path: Path) -> None:
 
 def test_rows_of_a_file_come_in_order_and_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "READ_NUMBERS", 8)
-    monkeypatch.setattr(readers, "CSV_BLOCK_BYTES", 32)
+    monkeypatch.setattr(readers, "CSV_BLOCK_BYTES", 120)
     x = np.random.default_rng(0).normal(size=(50, 2))
     np.save(tmp_path / "x.npy", x)
     np.savetxt(tmp_path / "x.csv", x, delimiter=",", header="a,b", comments="")
