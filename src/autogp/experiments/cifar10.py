@@ -1,0 +1,22 @@
+"""CIFAR-10: the paper's table 1."""
+
+from autogp.datasets import load_cifar10
+from autogp.experiments.base import Experiment, Preset
+from autogp.inference import Settings
+from autogp.likelihoods import Softmax
+
+EXPERIMENT = Experiment(
+    name="cifar10",
+    title="CIFAR-10",
+    load=lambda data, folder, seed, download: load_cifar10(folder, download=download),
+    likelihood=lambda: Softmax(10),
+    inducing=(200,),
+    objectives=("elbo", "loo", "predictive"),
+    metrics=("error", "nlp", "calibration"),
+    presets={
+        "ours": Preset(Settings(max_epochs=60), scaling="global", by_class=True, variance=5.0),
+        "paper": Preset(Settings.paper(), shared=False, lengthscale=10.0),
+    },
+    published={("rbf", "loo", 200): {"error": 0.4495, "nlp": 1.333}},
+    published_on="cifar10",
+)

@@ -1,0 +1,194 @@
+"""One run of an experiment: from the data set to a record of what came out."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from autogp.data import ArraySource, InputScaler, Source, TargetScaler, summarise
+from autogp.data.sources import evenly_spaced
+from autogp.datasets import Dataset
+from autogp.experiments.base import Run
+from autogp.experiments.record import environment, plain, read_json, write_json
+from autogp.experiments.scores import scores
+from autogp.inference import Progress, progress_display, start_inducing_inputs, start_kernel, train
+from autogp.inference.feed import Feed
+from autogp.inference.steps import FAILURES
+from autogp.kernels import RBF, ArcCosine, Kernel
+from autogp.likelihoods import Likelihood
+from autogp.model import SparseGP
+from autogp.posteriors import MixturePosterior
+
+__all__ = ["execute", "hold_out"]
+
+SUMMARY_ROWS = 20_000  # enough to scale the inputs by
+FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
+MOST_HELD_OUT = 10_000
+
+
+def hold_out(data: Dataset, seed: int) -> Dataset:
+    """A fifth of the training rows, at most 10,000, in the place of the test rows, for choosing settings."""
+    order = np.random.default_rng(seed).permutation(len(data.x_train))
+    held = min(len(order) // 5, MOST_HELD_OUT)
+    test, train = np.sort(order[:held]), np.sort(order[held:])
+    return replace(
+        data,
+        x_train=data.x_train[train],
+        y_train=data.y_train[train],
+        x_test=data.x_train[test],
+        y_test=data.y_train[test],
+    )
+
+
+def execute(
+    run: Run,
+    data: Dataset,
+    *,
+    time_budget: float | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    verbose: bool | str = False,
+) -> dict[str, Any]:
+    """Trains on the training rows, scores the test rows, and tells everything about it as plain JSON.
+
+    Checkpoints are kept in `folder`; with `resume` the run goes on from the newest.
+    """
+    started = time.monotonic()
+    settings = run.settings(time_budget)
+    source, test = ArraySource(data.x_train, data.y_train), ArraySource(data.x_test, data.y_test)
+    regression = data.y_train.dtype.kind == "f"
+    summary = summarise(source, max_rows=SUMMARY_ROWS)
+    input_scaler = InputScaler.from_summary(summary, run.preset.scaling)
+    target_scaler = TargetScaler.from_summary(summary) if regression else None
+    model = start_model(run, source, input_scaler)
+    ready = time.monotonic()
+
+    def judge() -> dict[str, float]:
+        return scores(model, test, Feed(model, len(source), None, input_scaler, target_scaler))
+
+    curve = Curve(judge, folder, resume) if run.experiment.curve else None
+    display = progress_display(verbose)
+    try:
+        history = train(
+            model,
+            source,
+            settings,
+            input_scaler=input_scaler,
+            target_scaler=target_scaler,
+            folder=folder,
+            resume=resume,
+            callbacks=[callback for callback in (curve, display) if callback is not None],
+        )
+    finally:
+        if display is not None:
+            display.close()
+    trained = time.monotonic()
+    found = judge()
+    experiment = run.experiment
+    published = experiment.published.get((run.kernel, run.objective, run.inducing))
+    return plain(
+        {
+            "kind": "autogp experiment",
+            "name": run.name,
+            "experiment": experiment.name,
+            "title": experiment.title,
+            "data": {
+                "set": run.data,
+                "name": data.name,
+                "train": len(source),
+                "test": len(test),
+                "inputs": data.x_train.shape[1],
+            },
+            "preset": run.preset_name,
+            "objective": run.objective,
+            "kernel": run.kernel,
+            "inducing": run.inducing,
+            "samples": run.samples,
+            "seed": run.seed,
+            "model": {
+                "kernel": type(model.kernel).__name__,
+                "likelihood": type(model.likelihood).__name__,
+                "latents": model.likelihood.num_latents,
+                "inducing": model.inducing_inputs.shape[-2],
+                "shared": run.preset.shared,
+                "scaling": run.preset.scaling,
+                "by_class": run.preset.by_class,
+                "variance": run.preset.variance,
+                "lengthscale": run.preset.lengthscale,
+            },
+            "settings": asdict(settings),
+            "metrics": experiment.metrics,
+            "scores": found,
+            "published": published if data.name == experiment.published_on else None,
+            "seconds": {
+                "start": ready - started,
+                "training": history.rows[-1]["seconds"],  # of all sittings, if it was resumed
+                "scoring": time.monotonic() - trained,
+            },
+            "epochs": len(history.rows),
+            "best_epoch": history.best_epoch,
+            "stopped": history.stopped,
+            **environment(model.inducing_inputs.device),
+            "history": _columns(history.rows),
+            "curve": None if curve is None else curve.points,
+        }
+    )
+
+
+def start_model(run: Run, source: Source, scaler: InputScaler) -> SparseGP:
+    """The model before its first step."""
+    preset = run.preset
+    likelihood: Likelihood = (preset.likelihood or run.experiment.likelihood)()
+    groups = 1 if preset.shared else likelihood.num_latents
+    columns = len(scaler.shift)
+    if preset.lengthscale is None:
+        kernel = start_kernel(run.kernel, source, scaler, groups, preset.variance, run.seed)
+    else:
+        kernel = _kernel(run.kernel, groups, columns, preset.lengthscale, preset.variance)
+    dtype = torch.float64 if columns <= FEW_COLUMNS else torch.float32
+    z = start_inducing_inputs(source, run.inducing, scaler, run.seed, preset.by_class, dtype)
+    posterior = None
+    if preset.settings.optimiser != "natural":
+        posterior = MixturePosterior(likelihood.num_latents, len(z))
+    return SparseGP(kernel, likelihood, z if preset.shared else z.expand(groups, *z.shape), posterior)
+
+
+def _kernel(name: str, groups: int, columns: int, lengthscale: float, variance: float) -> Kernel:
+    """A kernel of the paper, started at one lengthscale for all inputs."""
+    lengthscales = torch.full((groups, columns), lengthscale, dtype=torch.float64)
+    variances = torch.full((groups,), variance, dtype=torch.float64)
+    if name == "rbf":
+        return RBF(lengthscales, variances)
+    return ArcCosine(degree=1, depth=3, weight_variance=lengthscales**-2, variance=variances)
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list]:
+    """The course of a training by column, of 200 epochs at most."""
+    kept = [rows[number] for number in evenly_spaced(len(rows), 200)]
+    return {name: [row[name] for row in kept] for name in kept[0]}
+
+
+class Curve:
+    """The scores after each epoch; kept beside the checkpoints, so that a resumed run has them all."""
+
+    def __init__(self, judge: Callable[[], dict[str, float]], folder: Path | None, resume: bool):
+        self.judge = judge
+        self.path = None if folder is None else folder / "curve.json"
+        self.points: list[dict[str, float]] = (read_json(self.path) or []) if self.path and resume else []
+
+    def __call__(self, progress: Progress) -> None:
+        if not progress.epoch_end:
+            return
+        epoch = round(progress.epoch)
+        self.points = [point for point in self.points if point["epoch"] < epoch]  # those after the last checkpoint
+        try:
+            found = self.judge()
+        except FAILURES:  # the trainer goes back by itself
+            return
+        self.points.append({"epoch": epoch, "seconds": progress.seconds, **found})
+        if self.path is not None:
+            write_json(self.path, plain(self.points))

@@ -1,0 +1,54 @@
+"""Every score of a model on rows it has not seen."""
+
+import numpy as np
+import torch
+
+from autogp.data import Source
+from autogp.inference.feed import Feed
+from autogp.metrics import (
+    brier_score,
+    error_rate,
+    expected_calibration_error,
+    negative_log_probability,
+    standardised_squared_error,
+)
+from autogp.model import SparseGP
+from autogp.objectives import log_predictive
+
+__all__ = ["scores"]
+
+ROWS = 2_000  # at a time
+
+
+@torch.no_grad()
+def scores(model: SparseGP, test: Source, feed: Feed) -> dict[str, float]:
+    """For classes error, nlp, brier and calibration; for numbers, in the units of the data, smse, rmse and nlp."""
+    prepared = model.prepare()
+    means, densities, targets = [], [], []
+    for start in range(0, len(test), ROWS):
+        indices = np.arange(start, min(start + ROWS, len(test)))
+        batch = feed.read(test, indices)
+        marginals = model.marginals(batch.x, prepared)
+        predicted = model.likelihood.predict(*marginals[:3]).mean
+        if feed.target_scaler is None:
+            means.append(predicted.double().cpu())
+        else:
+            means.append(feed.target_scaler.inverse_mean(predicted.double()).cpu())
+            densities.append(log_predictive(model.likelihood, marginals, batch.y).double().cpu())
+        targets.append(test.rows(indices)[1])
+    mean, y = torch.cat(means).numpy(), np.concatenate(targets)
+    if feed.target_scaler is None:
+        probabilities = np.hstack([1 - mean, mean]) if mean.shape[1] == 1 else mean
+        return {
+            "error": error_rate(y, probabilities),
+            "nlp": negative_log_probability(y, probabilities),
+            "brier": brier_score(y, probabilities),
+            "calibration": expected_calibration_error(y, probabilities),
+        }
+    y = y.reshape(mean.shape).astype(np.float64)
+    stretch = feed.target_scaler.scale.log().sum().item()  # densities are of scaled targets
+    return {
+        "smse": standardised_squared_error(y, mean),
+        "rmse": float(np.sqrt(np.mean((y - mean) ** 2))),
+        "nlp": stretch - torch.cat(densities).mean().item(),
+    }
