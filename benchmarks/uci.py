@@ -146,7 +146,7 @@ GPflow's recipe and number of steps were chosen for each set on validation rows;
 
 autogp has the better log-likelihood on {better} of {len(lines)} sets, and the smaller error on {closer}.
 
-| set | rows | inputs | log-likelihood | GPflow's | difference | error | GPflow's | coverage | GPflow's | seconds | GPflow's |
+| set | N | D | log-likelihood | GPflow's | difference | error | GPflow's | coverage | GPflow's | seconds | GPflow's |
 |---|---|---|---|---|---|---|---|---|---|---|---|
 {chr(10).join(lines)}
 

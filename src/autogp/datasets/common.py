@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-__all__ = ["Dataset", "data_folder", "download", "download_archive", "folder_sha256", "missing"]
+__all__ = ["Dataset", "data_folder", "download", "download_archive", "folder_sha256", "missing", "read_numbers"]
 
 TIMEOUT_SECONDS = 30
 CHUNK_BYTES = 2**18
@@ -51,6 +51,16 @@ def missing(what: str, path: Path, source: str) -> FileNotFoundError:
         f"{what} is not at hand: there is no {path}. Pass download=True, or get it from {source} and put it there. "
         "The folder of all data sets is named by folder=... or by the environment variable AUTOGP_DATA."
     )
+
+
+def read_numbers(path: Path, source: str, delimiter: str | None = None) -> np.ndarray:
+    """A text file of numbers, [N, D]; an error says where to get it again."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing; get the whole collection anew from {source}")
+    try:
+        return np.loadtxt(path, delimiter=delimiter, ndmin=2)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}. Get it anew from {source}") from None
 
 
 def download(url: str, path: Path, sha256: str) -> None:
@@ -104,7 +114,7 @@ def _fetched(url: str, path: Path) -> Iterator[Path]:
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
             reason = getattr(error, "reason", error)
             raise ConnectionError(
-                f"{url} could not be downloaded: {reason}. Get it by other means and put it in place as {path}."
+                f"{url} could not be downloaded: {reason}. If you get it by other means, its place is {path}."
             ) from error
         yield file
 

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import numpy as np
-
-from autogp.datasets.common import Dataset, data_folder, download_archive, missing
+from autogp.datasets.common import Dataset, data_folder, download_archive, missing, read_numbers
 
 __all__ = ["NAMES", "load_savigp", "num_splits"]
 
@@ -46,7 +44,7 @@ def load_savigp(name: str, split: int = 0, folder: str | Path | None = None, *, 
     publishers_name, numbers, target = SETS[name]
     files = _sets(data_folder(folder), download) / publishers_name
     parts = ["data", "data"] if name == "mining" else [f"{part}_{numbers[split]}" for part in ("train", "test")]
-    train, test = (np.loadtxt(files / f"{part}.csv", delimiter=",", ndmin=2) for part in parts)
+    train, test = (read_numbers(files / f"{part}.csv", REPOSITORY, delimiter=",") for part in parts)
     kind = int if name in ("wisconsin", "mining") else float
     return Dataset(
         name, train[:, 1:], train[:, 0].astype(kind), test[:, 1:], test[:, 0].astype(kind), target_names=(target,)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autogp.datasets.common import Dataset, data_folder, download_archive, missing
+from autogp.datasets.common import Dataset, data_folder, download_archive, missing, read_numbers
 
 __all__ = ["NAMES", "load_uci", "num_splits"]
 
@@ -76,13 +76,12 @@ def load_uci(name: str, split: int = 0, folder: str | Path | None = None, *, dow
     publishers_name, target, inputs = SETS[name]
     files = _sets(data_folder(folder), download) / publishers_name / "data"
 
-    def read(file: str) -> np.ndarray:
-        return np.loadtxt(files / file, ndmin=1)
+    def numbers(file: str) -> np.ndarray:
+        return read_numbers(files / f"{file}.txt", REPOSITORY).astype(int).ravel()
 
-    rows = read("data.txt")
-    x = rows[:, read("index_features.txt").astype(int)]  # [N, D]
-    y = rows[:, int(read("index_target.txt")[0])]  # [N]
-    train, test = (read(f"index_{part}_{split}.txt").astype(int) for part in ("train", "test"))
+    rows = read_numbers(files / "data.txt", REPOSITORY)
+    x, y = rows[:, numbers("index_features")], rows[:, numbers("index_target")[0]]  # [N, D], [N]
+    train, test = (numbers(f"index_{part}_{split}") for part in ("train", "test"))
     return Dataset(name, x[train], y[train], x[test], y[test], tuple(inputs.split(", ")), (target,))
 
 
