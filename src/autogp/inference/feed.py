@@ -8,9 +8,9 @@ from torch import Tensor
 
 from autogp.data import InputScaler, Source, TargetScaler
 from autogp.inference.schedule import Settings
-from autogp.inference.steps import OBJECTIVES, Batch, StepResult, draw
+from autogp.inference.steps import Batch, StepResult, draw
 from autogp.model import SparseGP
-from autogp.objectives import log_predictive
+from autogp.objectives import leave_one_out, log_predictive
 
 __all__ = ["Feed", "may_be_missing", "training_score", "validation_score"]
 
@@ -58,13 +58,17 @@ class Feed:
 def training_score(
     model: SparseGP, batch: Batch, result: StepResult, settings: Settings, generator: torch.Generator
 ) -> float:
-    """Leave-one-out of the batch just seen, an estimate of the total over all rows; predictive where leave-one-out may
-    be infinite, or where that is what training follows."""
+    """What states are judged by without held-out rows, an estimate of the total over all rows: the objective itself,
+    and for the evidence lower bound leave-one-out where it is finite.
+
+    Never the predictive density of rows that were learnt from, unless it is the objective: it praises a model that has
+    not yet learnt its noise.
+    """
     likelihood = model.likelihood
-    name = "loo" if likelihood.finite_loo and settings.objective != "predictive" else "predictive"
-    noise = draw(likelihood.sampled & {name}, result.marginals, settings.samples, generator)
-    rows = OBJECTIVES[name](likelihood, result.marginals, batch.y, noise.get(name))
-    return (batch.weights * rows).sum().item()
+    if settings.objective != "elbo" or not likelihood.finite_loo:
+        return result.value.item()
+    noise = draw(likelihood.sampled & {"loo"}, result.marginals, settings.samples, generator)
+    return (batch.weights * leave_one_out(likelihood, result.marginals, batch.y, noise.get("loo"))).sum().item()
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ class History:
     """What happened: one row per epoch, and which epoch's state was kept.
 
     A row has epoch, step, seconds, objective, value (per row of data), score (mean log probability of a held-out row,
-    or without validation rows of a training row), learning_rate, skipped.
+    or without such rows what `train` says), learning_rate, skipped.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)

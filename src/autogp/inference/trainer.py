@@ -51,10 +51,11 @@ def train(
 ) -> History:
     """Trains the model in place and leaves it in the best state seen, as scored at the end of each epoch.
 
-    The score is the mean log predictive probability of the `validation` rows; without them, leave-one-out or predictive
-    over the epoch's own batches. Rows are scaled as they are read. With a `folder` the run is saved there at intervals
-    and at SIGINT or SIGTERM; `resume=True` goes on from the newest checkpoint, and ends in the same bits as a run that
-    was never broken. A callback that returns True stops the run.
+    The score is the mean log predictive probability of the `validation` rows; without them the objective over the
+    epoch's own batches, or for the evidence lower bound leave-one-out where that is finite. Rows are scaled as they are
+    read. With a `folder` the run is saved there at intervals and at SIGINT or SIGTERM; `resume=True` goes on from the
+    newest checkpoint, and ends in the same bits as a run that was never broken. A callback that returns True stops the
+    run.
 
     >>> import torch
     >>> from autogp.data import ArraySource

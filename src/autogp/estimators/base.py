@@ -1,0 +1,305 @@
+"""What classifier and regressor share: from X and y to a trained model, and from the model to predictions."""
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from torch import Tensor
+
+from autogp.data import InputScaler, Moments, Source, Subset, Summary, TableEncoder, TargetScaler, summarise
+from autogp.estimators.files import save_estimator
+from autogp.estimators.inputs import as_source
+from autogp.estimators.summary import describe, relevance
+from autogp.inference import Settings, absorb, progress_display, start_inducing_inputs, start_kernel, train
+from autogp.kernels import Kernel
+from autogp.likelihoods import InfiniteLOOError, Likelihood
+from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP
+from autogp.objectives import expected_log_prob, leave_one_out, log_predictive
+from autogp.posteriors import GaussianPosterior, MixturePosterior
+
+__all__ = ["GPEstimator"]
+
+SCORE_ROWS = 20_000  # of the training data, for elbo_ and loo_score_
+STREAM_ROWS = 1_000  # absorbed at a time by partial_fit
+FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
+SAME_UNIT_COLUMNS = 16
+
+
+class GPEstimator(BaseEstimator):
+    """Base class of `GPClassifier` and `GPRegressor`."""
+
+    model_: SparseGP
+    input_scaler_: InputScaler
+    target_scaler_: TargetScaler | None
+    encoder_: TableEncoder | None
+    n_features_in_: int
+
+    def __init__(
+        self,
+        n_inducing: int = 200,
+        *,
+        kernel: str | Kernel = "rbf",
+        likelihood: str | Likelihood = "auto",
+        objective: str = "elbo",
+        n_components: int = 1,
+        share_kernel: bool = True,
+        scaling: str = "auto",
+        max_epochs: int | None = None,
+        batch_size: int = 1000,
+        learning_rate: float = 0.05,
+        validation_fraction: float | None = None,
+        patience: int | None = None,
+        time_budget: float | None = None,
+        checkpoint: str | None = None,
+        random_state: Any = None,
+        verbose: bool | str = "auto",
+        device: str = "auto",
+    ):
+        self.n_inducing = n_inducing
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.objective = objective
+        self.n_components = n_components
+        self.share_kernel = share_kernel
+        self.scaling = scaling
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.time_budget = time_budget
+        self.checkpoint = checkpoint
+        self.random_state = random_state
+        self.verbose = verbose
+        self.device = device
+
+    # -- for the subclasses ---------------------------------------------------------------------------------------
+
+    _kernel_variance = 1.0  # where a kernel given by name starts
+
+    def _encode_targets(self, y: Any) -> np.ndarray:
+        """Targets as the likelihood takes them, checked against what fit has learnt about them."""
+        raise NotImplementedError
+
+    def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
+        """The likelihood to train, and the scaler of its targets, from the data's summary."""
+        raise NotImplementedError
+
+    # -- fitting --------------------------------------------------------------------------------------------------
+
+    def _fit(
+        self, source: Source, weights: np.ndarray | None, validation: Source | None, strata: np.ndarray | None
+    ) -> None:
+        """Trains on rows whose targets are encoded; `strata` are the classes to keep in proportion."""
+        settings = self._settings()
+        rows: Source = source
+        if self.validation_fraction is not None:
+            if validation is not None:
+                raise ValueError("give either validation_fraction or eval_set, not both")
+            kept, held = self._held_out(len(source), strata, settings.seed)
+            rows, validation = Subset(source, kept), Subset(source, held)
+            weights = None if weights is None else weights[kept]
+        if weights is not None and (weights == 0).any():
+            rows, weights = Subset(rows, np.flatnonzero(weights)), weights[weights > 0]
+
+        summary = summarise(rows, allow_missing_targets=True)
+        likelihood, self.target_scaler_ = self._start_likelihood(summary)
+        self.input_scaler_ = InputScaler.from_summary(summary, self._scaling_of(summary.x))
+        self.model_ = self._start_model(rows, likelihood, settings.seed, by_class=strata is not None)
+        display = progress_display(self.verbose)
+        try:
+            history = train(
+                self.model_,
+                rows,
+                settings,
+                weights=weights,
+                validation=validation,
+                input_scaler=self.input_scaler_,
+                target_scaler=self.target_scaler_,
+                folder=self.checkpoint,
+                resume=self.checkpoint is not None,
+                callbacks=[] if display is None else [display],
+            )
+        finally:
+            if display is not None:
+                display.close()
+        self.history_ = history.rows
+        self.n_rows_ = summary.rows
+        self._varies = summary.x.minimum < summary.x.maximum
+        self._score_training_rows(rows, weights)
+
+    def _settings(self) -> Settings:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return Settings(
+            objective=self.objective,
+            max_epochs=self.max_epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            patience=self.patience,
+            time_budget=self.time_budget,
+            device=self.device,
+            seed=seed,
+        )
+
+    def _held_out(self, count: int, strata: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        from sklearn.model_selection import train_test_split
+
+        kept, held = train_test_split(
+            np.arange(count), test_size=self.validation_fraction, random_state=seed, stratify=strata
+        )
+        return np.sort(kept), np.sort(held)
+
+    def _scaling_of(self, x: Moments) -> Any:
+        """Columns that share a unit, such as pixels, are scaled by one number; others each by its own."""
+        if self.scaling != "auto":
+            return self.scaling
+        varying = x.minimum < x.maximum
+        if varying.sum() < SAME_UNIT_COLUMNS:
+            return "standard"
+        low, high = x.minimum[varying], x.maximum[varying]
+        span = high.max() - low.min()
+        shared = (np.abs(low - low.min()) <= 0.1 * span) & (np.abs(high - high.max()) <= 0.1 * span)
+        return "global" if shared.mean() > 0.5 else "standard"
+
+    def _start_model(self, rows: Source, likelihood: Likelihood, seed: int, by_class: bool) -> SparseGP:
+        if not isinstance(self.n_inducing, (int, np.integer)) or self.n_inducing < 1:
+            raise ValueError(f"n_inducing must be a positive integer, got {self.n_inducing!r}")
+        if not isinstance(self.n_components, (int, np.integer)) or self.n_components < 1:
+            raise ValueError(f"n_components must be a positive integer, got {self.n_components!r}")
+        groups = 1 if self.share_kernel else likelihood.num_latents
+        if isinstance(self.kernel, Kernel):
+            kernel = copy.deepcopy(self.kernel)
+        elif isinstance(self.kernel, str):
+            kernel = start_kernel(self.kernel, rows, self.input_scaler_, groups, self._kernel_variance, seed)
+        else:
+            raise TypeError(f"kernel must be a name or a Kernel, got {type(self.kernel).__name__}")
+        dtype = torch.float64 if len(self.input_scaler_.shift) <= FEW_COLUMNS else torch.float32
+        z = start_inducing_inputs(rows, self.n_inducing, self.input_scaler_, seed, by_class, dtype)
+        if not self.share_kernel:
+            z = z.expand(groups, *z.shape)
+        posterior = None
+        if self.n_components > 1:
+            generator = torch.Generator().manual_seed(seed)
+            posterior = MixturePosterior(likelihood.num_latents, z.shape[-2], self.n_components, generator=generator)
+        return SparseGP(kernel, likelihood, z, posterior)
+
+    @torch.no_grad()
+    def _score_training_rows(self, rows: Source, weights: np.ndarray | None) -> None:
+        """elbo_ and loo_score_, from all rows or an even sample of them."""
+        count = len(rows)
+        chosen = np.arange(count) if count <= SCORE_ROWS else np.linspace(0, count - 1, SCORE_ROWS).astype(np.int64)
+        weight = torch.ones(len(chosen)) if weights is None else torch.from_numpy(weights[chosen])
+        expected, left_out = 0.0, 0.0
+        sample = Subset(rows, chosen)
+        for block, marginals in self._marginals(sample):
+            _, y = sample.rows(np.arange(block.start, block.stop))
+            y, weight_of = self._targets(y, marginals), weight[block].to(marginals.mean)
+            expected += (weight_of * expected_log_prob(self.model_.likelihood, marginals, y)).sum().item()
+            try:
+                left_out += (weight_of * leave_one_out(self.model_.likelihood, marginals, y)).sum().item()
+            except InfiniteLOOError:
+                left_out = math.nan
+        total = 1.0 * count if weights is None else float(weights.sum())
+        log_scale = self._log_target_scale()
+        self.elbo_ = total * (expected / weight.sum().item() - log_scale) - self.model_.prepare().moments.kl().item()
+        self.loo_score_ = left_out / weight.sum().item() - log_scale
+
+    def _absorb(self, source: Source, weights: np.ndarray | None) -> None:
+        """Updates q with new rows, which need not be seen again; kernel and inducing inputs stay."""
+        if not isinstance(self.model_.posterior, GaussianPosterior):
+            raise ValueError("partial_fit updates one Gaussian: set n_components=1")
+        for start in range(0, len(source), STREAM_ROWS):
+            indices = np.arange(start, min(start + STREAM_ROWS, len(source)))
+            x, y = source.rows(indices)
+            y = torch.from_numpy(np.ascontiguousarray(y)).to(self._device)
+            if self.target_scaler_ is not None:
+                y = self.target_scaler_(y, self.model_.precision)
+            absorb(self.model_, self._scaled(x), y, None if weights is None else torch.from_numpy(weights[indices]))
+        self.n_rows_ += len(source)
+
+    def _check_weights(self, sample_weight: Any, count: int) -> np.ndarray | None:
+        if sample_weight is None:
+            return None
+        weights = _check_sample_weight(sample_weight, np.zeros((count, 1)), dtype=np.float64, ensure_non_negative=True)
+        if not weights.any():
+            raise ValueError("sample_weight must not be zero for every row")
+        return weights
+
+    # -- predicting -----------------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    @property
+    def _device(self) -> torch.device:
+        return self.model_.inducing_inputs.device
+
+    def _scaled(self, x: np.ndarray) -> Tensor:
+        rows = torch.from_numpy(np.require(x, requirements=["C", "W"])).to(self._device)
+        return self.input_scaler_(rows, self.model_.precision)
+
+    def _predicted_rows(self, X: Any) -> Source:
+        check_is_fitted(self)
+        return as_source(self, X, reset=False)
+
+    @torch.no_grad()
+    def _marginals(self, source: Source) -> Iterator[tuple[slice, Marginals]]:
+        """q(f) at each row, a block at a time; memory does not grow with the number of rows."""
+        prepared = self.model_.prepare()
+        components, latents, size = prepared.moments.mean.shape
+        step = max(1, CHUNK_NUMBERS // (components * latents * max(size, len(self.input_scaler_.shift), 512)))
+        for start in range(0, len(source), step):
+            block = slice(start, min(start + step, len(source)))
+            x, _ = source.rows(np.arange(block.start, block.stop))
+            yield block, self.model_.marginals(self._scaled(x), prepared)
+
+    def _targets(self, y: np.ndarray, marginals: Marginals) -> Tensor:
+        """Encoded targets as the likelihood takes them, beside these marginals."""
+        targets = torch.from_numpy(np.ascontiguousarray(y)).to(marginals.mean.device)
+        if self.target_scaler_ is not None:
+            targets = self.target_scaler_(targets, marginals.mean.dtype)
+        targets = self.model_.likelihood.check_targets(targets)
+        return targets.to(marginals.mean.dtype) if targets.is_floating_point() else targets
+
+    def _log_target_scale(self) -> float:
+        return 0.0 if self.target_scaler_ is None else float(self.target_scaler_.scale.log().sum())
+
+    def log_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log predictive density (for classes: log probability) of each target, [N], in the units of y."""
+        source = self._predicted_rows(X)
+        targets = self._encode_targets(y)
+        if len(targets) != len(source):
+            raise ValueError(f"X has {len(source)} rows but y has {len(targets)}")
+        found = np.empty(len(source))
+        for block, marginals in self._marginals(source):
+            with torch.no_grad():
+                rows = log_predictive(self.model_.likelihood, marginals, self._targets(targets[block], marginals))
+            found[block] = rows.double().cpu().numpy()
+        if self.target_scaler_ is not None:  # a missing target has no density, so no scale either
+            observed = ~np.isnan(targets.reshape(len(targets), -1).astype(np.float64))
+            found -= observed @ self.target_scaler_.scale.log().cpu().numpy()
+        return found
+
+    # -- looking at the model -------------------------------------------------------------------------------------
+
+    @property
+    def feature_relevance_(self) -> np.ndarray:
+        """How much each column matters, [n_features_in_], summing to 1: the inverse lengthscales of scaled inputs."""
+        check_is_fitted(self)
+        return relevance(self)
+
+    def summary(self) -> None:
+        """Prints what the model is: kernel, likelihood, posterior and scores."""
+        check_is_fitted(self)
+        print(describe(self))
+
+    def save(self, path: Any) -> None:
+        """Writes the model to one file, which `autogp.load_model` reads; no pickle, and never half a file."""
+        check_is_fitted(self)
+        save_estimator(self, path)

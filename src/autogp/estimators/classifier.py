@@ -1,0 +1,250 @@
+"""Classification with calibrated probabilities."""
+
+import copy
+from typing import Any
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, column_or_1d
+
+from autogp.data import Summary, TargetScaler
+from autogp.estimators.base import GPEstimator
+from autogp.estimators.inputs import WithTargets, as_source, is_source, targets_of
+from autogp.kernels import Kernel
+from autogp.likelihoods import Bernoulli, Likelihood, Softmax
+
+__all__ = ["GPClassifier"]
+
+
+class GPClassifier(ClassifierMixin, GPEstimator):
+    """Gaussian process classifier: calibrated class probabilities, for any number of rows.
+
+    Inputs are scaled inside, labels may be of any type, DataFrames may hold text columns and missing values.
+
+    Parameters
+    ----------
+    n_inducing : int
+        Number of inducing inputs, the model's size: accuracy and time grow with it.
+    kernel : str or Kernel
+        "rbf", "matern12", "matern32", "matern52", "linear", "arccosine", or a kernel object. By name it has one
+        lengthscale per column, all learnt.
+    likelihood : str or Likelihood
+        "auto" (logistic for two classes, softmax for more), "logit", "probit", "softmax", or a likelihood object.
+    objective : {"elbo", "loo", "predictive"}
+        What kernel and inducing inputs are learnt by. "loo" often gives the best probabilities on large data.
+    n_components : int
+        Gaussians in the posterior mixture.
+    share_kernel : bool
+        Whether all classes share kernel and inducing inputs; False is slower, as in the paper.
+    scaling : {"auto", "standard", "global", "none"}
+        Of the inputs: each column by its own deviation, all by one number (as suits pixels), or not at all.
+    max_epochs : int or None
+        Passes over the data; None for 30, or more where they are short.
+    batch_size : int
+        Rows per training step.
+    learning_rate : float
+        Of kernel and inducing inputs.
+    validation_fraction : float or None
+        Share of the rows held out; training then returns its best state on them.
+    patience : int or None
+        Stop after so many epochs without a better score.
+    time_budget : float or None
+        Seconds after which training ends, wherever it is.
+    checkpoint : str or None
+        Folder in which training is saved at intervals; fit goes on from there if it was interrupted.
+    class_weight : dict, "balanced" or None
+        Weights of the classes.
+    random_state : int, RandomState or None
+        Seed of everything random.
+    verbose : bool or "auto"
+        Progress: "auto" on a terminal only, True elsewhere too, False never.
+    device : str
+        "auto", "cpu", "cuda", ...
+
+    Attributes
+    ----------
+    classes_ : the labels, in the order of `predict_proba`'s columns
+    elbo_, loo_score_ : lower bound on the log evidence; leave-one-out log probability per row, NaN where infinite
+    history_ : one dictionary per epoch
+    feature_relevance_ : share of each column
+    model_ : the `SparseGP` behind it all
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from autogp import GPClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = GPClassifier(n_inducing=20, max_epochs=100, random_state=0).fit(X, y)
+    >>> model.predict_proba(X[:1]).argmax().item(), model.score(X, y) > 0.95
+    (0, True)
+    """
+
+    _kernel_variance = 10.0
+
+    def __init__(
+        self,
+        n_inducing: int = 200,
+        *,
+        kernel: str | Kernel = "rbf",
+        likelihood: str | Likelihood = "auto",
+        objective: str = "elbo",
+        n_components: int = 1,
+        share_kernel: bool = True,
+        scaling: str = "auto",
+        max_epochs: int | None = None,
+        batch_size: int = 1000,
+        learning_rate: float = 0.05,
+        validation_fraction: float | None = None,
+        patience: int | None = None,
+        time_budget: float | None = None,
+        checkpoint: str | None = None,
+        class_weight: dict | str | None = None,
+        random_state: Any = None,
+        verbose: bool | str = "auto",
+        device: str = "auto",
+    ):
+        super().__init__(
+            n_inducing,
+            kernel=kernel,
+            likelihood=likelihood,
+            objective=objective,
+            n_components=n_components,
+            share_kernel=share_kernel,
+            scaling=scaling,
+            max_epochs=max_epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            time_budget=time_budget,
+            checkpoint=checkpoint,
+            random_state=random_state,
+            verbose=verbose,
+            device=device,
+        )
+        self.class_weight = class_weight
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, eval_set: Any = None) -> "GPClassifier":
+        """Learns from X [N, D] and labels y [N]; `eval_set=(X, y)` are held-out rows to choose the best state by.
+
+        X may also be a source with targets, such as `autogp.data.open_source` gives for files of any size.
+        """
+        source, labels = self._labelled(X, y, reset=True)
+        return self._fit_labels(source, labels, None, sample_weight, eval_set)
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> "GPClassifier":
+        """Learns from more rows, without seeing the old ones again.
+
+        The first call is a `fit`, with all `classes` that may come; it settles scaling, kernel and inducing inputs, so
+        it should hold typical rows. The next ones update the posterior.
+        """
+        if not self.__sklearn_is_fitted__():
+            source, labels = self._labelled(X, y, reset=True)
+            return self._fit_labels(source, labels, classes, sample_weight, None)
+        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes must be those of the first call, {self.classes_}, got {np.unique(classes)}")
+        source, labels = self._labelled(X, y, reset=False)
+        targets = self._encode_targets(labels)
+        weights = self._all_weights(targets, self._check_weights(sample_weight, len(source)))
+        self._absorb(WithTargets(source, targets), weights)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes, [N, C], columns in the order of `classes_`."""
+        source = self._predicted_rows(X)
+        found = np.empty((len(source), len(self.classes_)))
+        for block, marginals in self._marginals(source):
+            mean = self.model_.likelihood.predict(marginals.log_weights, marginals.mean, marginals.variance).mean
+            mean = mean.detach().double().cpu().numpy()
+            found[block] = np.hstack([1 - mean, mean]) if mean.shape[1] == 1 else mean
+        return found / found.sum(1, keepdims=True)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithms of `predict_proba`."""
+        return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row, [N]."""
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(1)]
+
+    def _labelled(self, X: Any, y: Any, reset: bool) -> tuple[Any, np.ndarray]:
+        """Rows, and labels of any type [N]."""
+        source = as_source(self, X, reset)
+        if y is None and is_source(X):
+            y = targets_of(source)
+        elif y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        check_consistent_length(X, y)
+        return source, y
+
+    def _fit_labels(
+        self, source: Any, labels: np.ndarray, classes: Any, sample_weight: Any, eval_set: Any
+    ) -> "GPClassifier":
+        self.classes_ = np.unique(labels if classes is None else classes)
+        if len(self.classes_) < 2:
+            raise ValueError(f"a classifier needs rows of at least 2 classes, got 1 class: {self.classes_[0]!r}")
+        targets = self._encode_targets(labels)
+        weights = self._check_weights(sample_weight, len(source))
+        if weights is not None and len(np.unique(targets[weights > 0])) < 2:
+            raise ValueError("a classifier needs rows of at least 2 classes, but sample_weight leaves 1 class")
+        weights = self._all_weights(targets, weights)
+        validation = None
+        if eval_set is not None:
+            rows, labels = self._labelled(*eval_set, reset=False)
+            validation = WithTargets(rows, self._encode_targets(labels))
+        self._fit(WithTargets(source, targets), weights, validation, targets)
+        return self
+
+    def _all_weights(self, targets: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
+        """What each row counts: its own weight, times that of its class."""
+        if self.class_weight is None:
+            return weights
+        by_class = self.class_weight
+        if isinstance(by_class, dict):  # scikit-learn takes names of classes that are not there for errors
+            by_class = {label: by_class.get(label, 1.0) for label in self.classes_.tolist()}
+        there = np.unique(targets)
+        found = np.ones(len(self.classes_))
+        found[there] = compute_class_weight(by_class, classes=self.classes_[there], y=self.classes_[targets])
+        return found[targets] * (1.0 if weights is None else weights)
+
+    def _encode_targets(self, y: Any) -> np.ndarray:
+        """Labels as numbers from 0."""
+        y = column_or_1d(y)
+        try:
+            place = np.searchsorted(self.classes_, y).clip(0, len(self.classes_) - 1)
+            unknown = self.classes_[place] != y
+        except TypeError:
+            unknown, place = np.array([label not in self.classes_ for label in y]), None
+        if unknown.any() or place is None:
+            row = int(np.flatnonzero(unknown)[0]) if unknown.any() else 0
+            raise ValueError(
+                f"y holds the label {y[row]!r} in row {row}, which is not among the classes {self.classes_}"
+            )
+        return place.astype(np.int64)
+
+    def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
+        count = len(self.classes_)
+        if isinstance(self.likelihood, Likelihood):
+            return copy.deepcopy(self.likelihood), None
+        name = self.likelihood
+        if name == "auto":
+            name = "logit" if count == 2 else "softmax"
+        if name == "softmax":
+            return Softmax(count), None
+        if name not in ("logit", "probit"):
+            raise ValueError(
+                f"likelihood must be 'auto', 'logit', 'probit', 'softmax' or a Likelihood, got {self.likelihood!r}"
+            )
+        if count > 2:
+            raise ValueError(f"likelihood={name!r} is for two classes, there are {count}: use 'softmax'")
+        return Bernoulli(link=name), None

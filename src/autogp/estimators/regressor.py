@@ -1,0 +1,269 @@
+"""Regression with predictive distributions."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_consistent_length
+
+from autogp.data import Summary, TargetScaler
+from autogp.estimators.base import GPEstimator
+from autogp.estimators.inputs import WithTargets, as_source, is_source, targets_of
+from autogp.kernels import Kernel
+from autogp.likelihoods import Gaussian, Likelihood, Network, Poisson, StudentT
+
+__all__ = ["GPRegressor"]
+
+LIKELIHOODS = ("gaussian", "student_t", "poisson", "network")
+
+
+class GPRegressor(RegressorMixin, GPEstimator):
+    """Gaussian process regressor: a predictive distribution for every row, for any number of rows.
+
+    Inputs and targets are scaled inside, and predictions are in the units of y. Several outputs y [N, P] may have
+    missing values (NaN).
+
+    Parameters
+    ----------
+    n_inducing : int
+        Number of inducing inputs, the model's size: accuracy and time grow with it.
+    kernel : str or Kernel
+        "rbf", "matern12", "matern32", "matern52", "linear", "arccosine", or a kernel object. By name it has one
+        lengthscale per column, all learnt.
+    likelihood : str or Likelihood
+        "gaussian" noise, "student_t" (outliers do not bend it), "poisson" (counts), "network" (a Gaussian process
+        regression network: outputs that share latent functions), or a likelihood object.
+    objective : {"elbo", "loo", "predictive"}
+        What kernel, noise and inducing inputs are learnt by.
+    n_components : int
+        Gaussians in the posterior mixture.
+    share_kernel : bool
+        Whether all outputs share kernel and inducing inputs.
+    scaling : {"auto", "standard", "global", "none"}
+        Of the inputs: each column by its own deviation, all by one number (as suits pixels), or not at all.
+    max_epochs : int or None
+        Passes over the data; None for 30, or more where they are short.
+    batch_size : int
+        Rows per training step.
+    learning_rate : float
+        Of kernel, noise and inducing inputs.
+    validation_fraction : float or None
+        Share of the rows held out; training then returns its best state on them.
+    patience : int or None
+        Stop after so many epochs without a better score.
+    time_budget : float or None
+        Seconds after which training ends, wherever it is.
+    checkpoint : str or None
+        Folder in which training is saved at intervals; fit goes on from there if it was interrupted.
+    random_state : int, RandomState or None
+        Seed of everything random.
+    verbose : bool or "auto"
+        Progress: "auto" on a terminal only, True elsewhere too, False never.
+    device : str
+        "auto", "cpu", "cuda", ...
+
+    Attributes
+    ----------
+    elbo_, loo_score_ : lower bound on the log evidence; leave-one-out log density per row, NaN where infinite
+    history_ : one dictionary per epoch
+    feature_relevance_ : share of each column
+    model_ : the `SparseGP` behind it all
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from autogp import GPRegressor
+    >>> X = np.linspace(0, 6, 50)[:, None]
+    >>> model = GPRegressor(max_epochs=200, random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> mean, std = model.predict([[1.5]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(1.5)) < 0.05)
+    True
+    """
+
+    def __init__(
+        self,
+        n_inducing: int = 200,
+        *,
+        kernel: str | Kernel = "rbf",
+        likelihood: str | Likelihood = "gaussian",
+        objective: str = "elbo",
+        n_components: int = 1,
+        share_kernel: bool = True,
+        scaling: str = "auto",
+        max_epochs: int | None = None,
+        batch_size: int = 1000,
+        learning_rate: float = 0.05,
+        validation_fraction: float | None = None,
+        patience: int | None = None,
+        time_budget: float | None = None,
+        checkpoint: str | None = None,
+        random_state: Any = None,
+        verbose: bool | str = "auto",
+        device: str = "auto",
+    ):
+        super().__init__(
+            n_inducing,
+            kernel=kernel,
+            likelihood=likelihood,
+            objective=objective,
+            n_components=n_components,
+            share_kernel=share_kernel,
+            scaling=scaling,
+            max_epochs=max_epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            time_budget=time_budget,
+            checkpoint=checkpoint,
+            random_state=random_state,
+            verbose=verbose,
+            device=device,
+        )
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, eval_set: Any = None) -> "GPRegressor":
+        """Learns from X [N, D] and targets y [N] or [N, P]; `eval_set=(X, y)` are held-out rows to choose by.
+
+        X may also be a source with targets, such as `autogp.data.open_source` gives for files of any size.
+        """
+        source, y = self._rows_and_targets(X, y, reset=True)
+        weights = self._check_weights(sample_weight, len(source))
+        self._single = y.ndim == 1
+        self.n_outputs_ = 1 if self._single else y.shape[1]
+        validation = None
+        if eval_set is not None:
+            rows, held = self._rows_and_targets(*eval_set, reset=False)
+            validation = WithTargets(rows, self._encode_targets(held))
+        self._fit(WithTargets(source, y), weights, validation, None)
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GPRegressor":
+        """Learns from more rows, without seeing the old ones again.
+
+        The first call is a `fit`; it settles scaling, kernel and inducing inputs, so it should hold typical rows. The
+        next ones update the posterior, exactly so for Gaussian noise.
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y, sample_weight)
+        source, y = self._rows_and_targets(X, y, reset=False)
+        weights = self._check_weights(sample_weight, len(source))
+        self._absorb(WithTargets(source, self._encode_targets(y)), weights)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False, quantiles: Sequence[float] | None = None) -> Any:
+        """Expected targets, [N] or [N, P].
+
+        With `return_std` also the standard deviations of the targets (noise included), as a second array. With
+        `quantiles`, levels between 0 and 1, instead the values that targets stay below with these probabilities:
+        [N, R] or [N, P, R].
+        """
+        if return_std and quantiles is not None:
+            raise ValueError("ask for return_std or for quantiles, not for both")
+        source = self._predicted_rows(X)
+        if quantiles is not None:
+            return self._quantiles(source, quantiles)
+        mean, variance = np.empty((2, len(source), self.n_outputs_))
+        for block, marginals in self._marginals(source):
+            with torch.no_grad():
+                found = self.model_.likelihood.predict(marginals.log_weights, marginals.mean, marginals.variance)
+            centre, spread = found.mean.double(), found.variance.double()
+            if self.target_scaler_ is not None:
+                centre = self.target_scaler_.inverse_mean(centre)
+                spread = self.target_scaler_.inverse_variance(spread)
+            mean[block], variance[block] = centre.cpu().numpy(), spread.cpu().numpy()
+        if return_std:
+            return self._shaped(mean), self._shaped(np.sqrt(variance))
+        return self._shaped(mean)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Targets drawn from the predictive distribution, rows together: [N, n_samples] or [N, P, n_samples].
+
+        The functions are drawn at all rows at once, which takes memory as the square of their number.
+        """
+        source = self._predicted_rows(X)
+        x = self._scaled(source.rows(np.arange(len(source)))[0])
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        generator = torch.Generator(self._device).manual_seed(seed)
+        functions = self.model_.sample(x, n_samples, generator)  # [S, N, Q]
+        with torch.no_grad():
+            y = self.model_.likelihood.sample(functions, generator).double()
+            if self.target_scaler_ is not None:
+                y = self.target_scaler_.inverse_mean(y)
+        found = np.moveaxis(y.cpu().numpy(), 0, -1)  # [N, P, S]
+        return found[:, 0] if self._single else found
+
+    def _quantiles(self, source: Any, levels: Sequence[float]) -> np.ndarray:
+        wanted = torch.as_tensor(levels, dtype=torch.float64)
+        if wanted.ndim != 1 or len(wanted) == 0 or not ((wanted > 0) & (wanted < 1)).all():
+            raise ValueError(f"quantiles must be a list of levels between 0 and 1, got {levels!r}")
+        found = np.empty((len(source), self.n_outputs_, len(wanted)))
+        for block, marginals in self._marginals(source):
+            with torch.no_grad():
+                values = self.model_.likelihood.quantiles(
+                    marginals.log_weights, marginals.mean, marginals.variance, wanted.to(self._device)
+                ).double()  # [R, B, P]
+                if self.target_scaler_ is not None:
+                    values = self.target_scaler_.inverse_mean(values)
+            found[block] = np.moveaxis(values.cpu().numpy(), 0, -1)
+        return found[:, 0] if self._single else found
+
+    def _shaped(self, values: np.ndarray) -> np.ndarray:
+        return values[:, 0] if self._single else values
+
+    def _rows_and_targets(self, X: Any, y: Any, reset: bool) -> tuple[Any, np.ndarray]:
+        source = as_source(self, X, reset)
+        if y is None and is_source(X):
+            y = targets_of(source)
+        elif y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        y = _checked_targets(y)
+        check_consistent_length(X, y)
+        return source, y
+
+    def _encode_targets(self, y: Any) -> np.ndarray:
+        y = _checked_targets(y)
+        outputs = 1 if y.ndim == 1 else y.shape[1]
+        if outputs != self.n_outputs_:
+            raise ValueError(f"y has {outputs} outputs, but {type(self).__name__} was fitted with {self.n_outputs_}")
+        return y
+
+    def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
+        outputs = self.n_outputs_
+        if isinstance(self.likelihood, Likelihood):
+            likelihood = copy.deepcopy(self.likelihood)
+        elif self.likelihood == "gaussian":
+            likelihood = Gaussian(outputs, variance=0.1)
+        elif self.likelihood == "student_t":
+            likelihood = StudentT(outputs, scale=0.3)
+        elif self.likelihood == "network":
+            likelihood = Network(outputs, variance=0.1)
+        elif self.likelihood == "poisson":
+            assert summary.y is not None
+            likelihood = Poisson(outputs, rate=torch.from_numpy(summary.y.mean).clamp_min(1e-3))
+        else:
+            raise ValueError(
+                f"likelihood must be one of {', '.join(LIKELIHOODS)} or a Likelihood, got {self.likelihood!r}"
+            )
+        if isinstance(likelihood, (Gaussian, StudentT, Network)):  # families that a change of units leaves as they are
+            return likelihood, TargetScaler.from_summary(summary)
+        return likelihood, None
+
+
+def _checked_targets(y: Any) -> np.ndarray:
+    """Targets [N] or [N, P] as numbers; missing ones (NaN) only where there are several outputs."""
+    options: dict[str, Any] = {"ensure_2d": False, "input_name": "y", "dtype": "numeric"}
+    y = check_array(y, ensure_all_finite=False, **options)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    several: Any = "allow-nan" if y.ndim == 2 else True
+    return check_array(y, ensure_all_finite=several, **options)
