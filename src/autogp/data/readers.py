@@ -14,7 +14,7 @@ from pyarrow import csv, parquet
 from autogp.data.columns import describe_unusable, is_number, is_text
 from autogp.data.encoding import TableEncoder
 
-__all__ = ["Layout", "column_names", "plan_layout", "read_batches"]
+__all__ = ["Layout", "column_names", "plan_layout", "read_batches", "refuse_unknown"]
 
 # Arrow reads some thirty blocks ahead; a line must fit into one.
 CSV_BLOCK_BYTES = 2**20
@@ -61,9 +61,7 @@ def plan_layout(
     schema = _schema(path)
     in_file = Counter(schema.names)
     targets = [target] if isinstance(target, str) else list(target or [])
-    for name in [*targets, *(columns or [])]:
-        if name not in in_file:
-            raise ValueError(f"{path} has no column {name!r}; {_suggestion(name, list(in_file))}")
+    refuse_unknown(path, [*targets, *(columns or [])], schema.names)
     if encoder is not None:
         encoder.require(schema.names, f"{path}: ")
         columns = encoder.used
@@ -115,6 +113,13 @@ def read_batches(path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
 def column_names(path: Path) -> list[str]:
     """The columns of a CSV or Parquet file, in order."""
     return _schema(path).names
+
+
+def refuse_unknown(path: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
+    """Raises `ValueError` where a wanted column is not among the file's, and says which may be meant."""
+    for name in wanted:
+        if name not in names:
+            raise ValueError(f"{path} has no column {name!r}; {_suggestion(name, list(names))}")
 
 
 def _schema(path: Path) -> pa.Schema:

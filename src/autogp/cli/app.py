@@ -1,0 +1,182 @@
+"""The commands with their options; what they do is in the modules that they import when they are called."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import autogp
+from autogp.cli.durations import parse_duration
+from autogp.cli.terminal import reporting
+
+__all__ = ["app"]
+
+EXIT_CODES = "Exit codes: 0 done, 1 something is wrong with data or model, 2 wrong usage, 130 and 143 interrupted."
+
+app = typer.Typer(
+    help="Gaussian process models for any likelihood, at any scale.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Task(StrEnum):
+    """What kind of target there is."""
+
+    AUTO = "auto"
+    CLASSIFICATION = "classification"
+    REGRESSION = "regression"
+    COUNT = "count"
+
+
+class Kernel(StrEnum):
+    """The kernels that have a name."""
+
+    RBF = "rbf"
+    MATERN12 = "matern12"
+    MATERN32 = "matern32"
+    MATERN52 = "matern52"
+    LINEAR = "linear"
+    ARCCOSINE = "arccosine"
+
+
+class Objective(StrEnum):
+    """What kernel and inducing inputs are learnt by."""
+
+    ELBO = "elbo"
+    LOO = "loo"
+    PREDICTIVE = "predictive"
+
+
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A model that `autogp fit` wrote.", show_default=False)
+]
+DataPath = Annotated[
+    Path, typer.Argument(metavar="DATA", help="CSV, Parquet, npz, npy or idx file, also .csv.gz.", show_default=False)
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target", "-t", help="Column to predict; in npz the name of the array, for npy and idx another file."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"autogp {autogp.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Gaussian process models for any likelihood, at any scale."""
+
+
+@app.command(epilog="Example: autogp fit titanic.csv --target survived --time 5m --out titanic.autogp")
+def fit(
+    data: DataPath,
+    target: Target = None,
+    task: Annotated[Task, typer.Option(help="What the target is; auto looks at it.")] = Task.AUTO,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; may be given several times.")
+    ] = None,
+    inducing: Annotated[int, typer.Option(min=1, help="Inducing inputs: accuracy and time grow with them.")] = 200,
+    kernel: Annotated[Kernel, typer.Option(help="How rows are compared.")] = Kernel.RBF,
+    objective: Annotated[
+        Objective, typer.Option(help="What kernel and inducing inputs are learnt by.")
+    ] = Objective.ELBO,
+    time: Annotated[
+        float | None, typer.Option(parser=parse_duration, metavar="DURATION", help="End in time: 90s, 5m or 1h30m.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the data; by default 30, or more where they are short.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.autogp"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model on a file and save it.
+
+    Text columns become categories, and missing values the mean; what was assumed is said. An interrupted training is
+    kept in a folder beside the model: the same command with --resume goes on.
+    """
+    with reporting(json, debug) as terminal:
+        from autogp.cli.fitting import fit_file
+
+        fit_file(
+            terminal,
+            data,
+            target,
+            task.value,
+            ignore or [],
+            {
+                "n_inducing": inducing,
+                "kernel": kernel.value,
+                "objective": objective.value,
+                "time_budget": time,
+                "max_epochs": epochs,
+                "random_state": seed,
+            },
+            out,
+            resume,
+        )
+
+
+@app.command(epilog="Example: autogp predict titanic.autogp new.csv --out predictions.csv")
+def predict(
+    model: ModelPath,
+    data: DataPath,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="CSV or Parquet file to write; without it the first rows show.")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Predict every row of a file, in its order; the file may be larger than memory.
+
+    Classifiers give the class and a probability for each class; others the mean, the standard deviation, and the
+    values below which 5, 50 and 95 % of the targets are expected.
+    """
+    with reporting(json, debug) as terminal:
+        from autogp.cli.predicting import predict_file
+
+        predict_file(terminal, model, data, out)
+
+
+@app.command(epilog="Example: autogp evaluate titanic.autogp test.csv")
+def evaluate(
+    model: ModelPath,
+    data: DataPath,
+    target: Target = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare predictions with what a file holds, by the scores that matter.
+
+    The target is the column that the model was trained on, unless --target names another.
+    """
+    with reporting(json, debug) as terminal:
+        from autogp.cli.evaluating import evaluate_file
+
+        evaluate_file(terminal, model, data, target)
+
+
+@app.command(epilog="Example: autogp info titanic.autogp")
+def info(model: ModelPath, json: Json = False, debug: Debug = False) -> None:
+    """Say what a model is: data, kernel, likelihood, training and scores."""
+    with reporting(json, debug) as terminal:
+        from autogp.cli.models import show_model
+
+        show_model(terminal, model)

@@ -1,0 +1,95 @@
+"""The command `autogp evaluate`: predictions against what a file holds."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from autogp import metrics
+from autogp.cli.models import encoder_for, is_classifier, target_of
+from autogp.cli.predicting import QUANTILES
+from autogp.cli.terminal import Terminal
+from autogp.data import ArraySource, check_finite, open_source
+from autogp.estimators import load_model
+
+__all__ = ["evaluate_file"]
+
+
+def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str | None) -> None:
+    """Shows the scores of a model on a file with targets."""
+    model = load_model(model_path)
+    source = _open(model, data, target)
+    scores = _class_scores(model, source) if is_classifier(model) else _number_scores(model, source)
+    for note in source.notes:
+        terminal.note(note)
+    table = Table("score", "value", "", title=f"{model_path} on {len(source):,} rows of {data}", title_justify="left")
+    for name, (value, words) in scores.items():
+        table.add_row(name, f"{value:.4g}", words)
+    terminal.say(table)
+    values = {name: value for name, (value, _) in scores.items()}
+    terminal.result({"rows": len(source), **values, "notes": source.notes})
+
+
+def _open(model: Any, data: Path, target: str | None) -> ArraySource:
+    encoder = encoder_for(model, data)
+    if encoder is None:
+        source = open_source(data, target)
+        if source.y.ndim == 2 and source.y.shape[1] == 0:
+            raise ValueError(f"{data} holds no targets: say with --target where they are")
+        check_finite(source, allow_missing_targets=True)
+        return source
+    target = target or target_of(model)
+    if target is None:
+        raise ValueError("the model does not know the name of its target: say --target COLUMN")
+    text = is_classifier(model) and model.classes_.dtype.kind in "UO"
+    return open_source(
+        data, target, classes=[str(label) for label in model.classes_] if text else None, encoder=encoder
+    )
+
+
+def _class_scores(model: Any, source: ArraySource) -> dict[str, tuple[float, str]]:
+    codes = _codes(model, source)
+    probabilities = model.predict_proba(source)
+    return {
+        "error": (metrics.error_rate(codes, probabilities), "share of rows whose class is missed"),
+        "nlp": (
+            metrics.negative_log_probability(codes, probabilities),
+            "mean of -log p(class): punishes confident mistakes",
+        ),
+        "brier": (metrics.brier_score(codes, probabilities), "squared error of the probabilities, 0 to 2"),
+        "ece": (metrics.expected_calibration_error(codes, probabilities), "gap between confidence and accuracy"),
+    }
+
+
+def _codes(model: Any, source: ArraySource) -> np.ndarray:
+    """The place of each row's class among the model's, [N]."""
+    if source.classes is not None:
+        return source.y
+    place = np.searchsorted(model.classes_, source.y).clip(0, len(model.classes_) - 1)
+    wrong = np.flatnonzero(model.classes_[place] != source.y)
+    if len(wrong):
+        row = int(wrong[0])
+        raise ValueError(
+            f"the target holds {source.y[row]} in row {row + 1}, which is none of the model's classes "
+            f"{', '.join(map(str, model.classes_[:20]))}"
+        )
+    return place
+
+
+def _number_scores(model: Any, source: ArraySource) -> dict[str, tuple[float, str]]:
+    y = source.y.astype(np.float64)
+    mean = model.predict(source)
+    low, high = np.moveaxis(model.predict(source, quantiles=[QUANTILES["q05"], QUANTILES["q95"]]), -1, 0)
+    if y.shape != mean.shape:
+        raise ValueError(f"the data has targets of shape {y.shape[1:]}, the model of shape {mean.shape[1:]}")
+    known = ~np.isnan(y)
+    squares = np.where(known, (y - mean) ** 2, 0).sum()
+    spread = np.where(known, (y - np.nanmean(y, axis=0)) ** 2, 0).sum()
+    inside = ((low <= y) & (y <= high))[known].mean()
+    return {
+        "rmse": (float(np.sqrt(squares / known.sum())), "typical error, in the target's unit"),
+        "r2": (float(1 - squares / spread) if spread else np.nan, "share of the target's variance that is explained"),
+        "nlp": (float(-model.log_density(source, source.y).mean()), "mean of -log p(target)"),
+        "coverage": (float(inside), "share of targets between q05 and q95: should be 0.9"),
+    }

@@ -1,0 +1,96 @@
+"""The command `autogp fit`: a file becomes a model file."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autogp.cli.models import facts
+from autogp.cli.tasks import TaskFound, find_task
+from autogp.cli.terminal import Terminal
+from autogp.cli.writing import check_writable
+from autogp.data import ArraySource, is_table, open_source
+from autogp.data.readers import column_names, refuse_unknown
+from autogp.estimators import GPClassifier, GPRegressor
+from autogp.estimators.summary import describe
+from autogp.inference import TrainingInterruptedError
+
+__all__ = ["fit_file"]
+
+MOST_NAMES = 12  # of inputs or classes, in one line
+
+
+def fit_file(
+    terminal: Terminal,
+    data: Path,
+    target: str | None,
+    task: str,
+    ignore: list[str],
+    settings: dict[str, Any],
+    out: Path,
+    resume: bool,
+) -> None:
+    """Trains and saves; `settings` are arguments of the estimator."""
+    check_writable(out, data)
+    folder = out.with_name(out.name + ".training")
+    if resume and not folder.is_dir():
+        raise ValueError(f"there is no interrupted training in {folder}: leave out --resume")
+    if not resume and folder.exists():
+        raise ValueError(f"{folder} holds an interrupted training: go on with --resume, or delete the folder")
+
+    source = _open(data, target, ignore)
+    found = find_task(source, task)
+    _tell(terminal, data, source, found)
+    settings = settings | {"checkpoint": str(folder), "verbose": False if terminal.json else "auto"}
+    if found.task == "classification":
+        model: Any = GPClassifier(**settings)
+    else:
+        model = GPRegressor(likelihood="poisson" if found.task == "count" else "gaussian", **settings)
+    try:
+        model.fit(source, found.y)
+    except TrainingInterruptedError as stop:
+        message = f"{str(stop).split(';')[0]}; go on with the same command and --resume"
+        raise TrainingInterruptedError(message, stop.exit_code) from None
+    model.save(out)
+    shutil.rmtree(folder, ignore_errors=True)
+
+    terminal.say(describe(model))
+    terminal.say(f"saved in {out}; next: autogp predict {out} NEW_DATA --out predictions.csv")
+    notes = [*source.notes, found.assumption] if found.assumption else source.notes
+    terminal.result({"model": str(out), "task": found.task, **facts(model), "notes": notes})
+
+
+def _open(data: Path, target: str | None, ignore: list[str]) -> ArraySource:
+    if ignore and not is_table(data):
+        raise ValueError(f"--ignore is for columns that have names; {data} has none")
+    if not is_table(data) or not data.is_file():
+        return open_source(data, target)
+    names = column_names(data)
+    if target is None:
+        raise ValueError(f"which column is to be predicted? Say --target COLUMN; there are {_listed(names)}")
+    refuse_unknown(data, [target, *ignore], names)
+    return open_source(data, target, columns=[name for name in names if name != target and name not in ignore])
+
+
+def _tell(terminal: Terminal, data: Path, source: ArraySource, found: TaskFound) -> None:
+    """Says what was found and assumed, before the hours that training may take."""
+    terminal.say(f"{data}: {len(source):,} rows")
+    target = f"{found.task} of {', '.join(source.targets)}" if source.targets else found.task
+    if found.task == "classification":
+        labels = [str(label) for label in np.unique(found.y)]
+        target += f", {len(labels)} classes: {_listed(labels)}"
+    terminal.say(f"  {target}" + (f" ({found.assumption})" if found.assumption else ""))
+    width = source.rows(np.zeros(1, np.int64))[0].shape[1]
+    if source.encoder is None:
+        terminal.say(f"  {width} inputs")
+    else:
+        used = source.encoder.used
+        more = "" if width == len(used) else f", encoded in {width} columns"
+        terminal.say(f"  {len(used)} inputs{more}: {_listed(used)}")
+    for note in source.notes:
+        terminal.say(f"  {note}")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")

@@ -1,0 +1,82 @@
+"""The command `autogp predict`: a file of any size becomes a table of predictions."""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from rich.table import Table
+
+from autogp.cli.models import encoder_for, is_classifier
+from autogp.cli.terminal import Terminal
+from autogp.cli.writing import check_writable, table_writer
+from autogp.data import ArraySource, Unseen, read_rows
+from autogp.estimators import load_model
+
+__all__ = ["QUANTILES", "predict_file"]
+
+QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
+SHOWN_ROWS = 10
+MOST_COLUMNS = 8  # of a table on the terminal
+
+
+def predict_file(terminal: Terminal, model_path: Path, data: Path, out: Path | None) -> None:
+    """Writes predictions to `out`, or shows the first."""
+    if out is not None:
+        if out.suffix not in (".csv", ".parquet"):
+            raise ValueError(f"{out} should end in .csv or .parquet")
+        check_writable(out, data)
+    model = load_model(model_path)
+    unseen = Unseen()
+    rows = read_rows(data, encoder_for(model, data), unseen)
+    if out is None:
+        first = predictions(model, next(rows)[:SHOWN_ROWS])
+        _show(terminal, first)
+        terminal.say(f"the first rows; all: autogp predict {model_path} {data} --out predictions.csv")
+        terminal.result({"predictions": first.to_pylist(), "notes": unseen.sentences()})
+        return
+    count = _write(terminal, model, rows, out)
+    for sentence in unseen.sentences():
+        terminal.note(sentence)
+    terminal.say(f"{count:,} predictions in {out}")
+    terminal.result({"out": str(out), "rows": count, "notes": unseen.sentences()})
+
+
+def predictions(model: Any, x: np.ndarray) -> pa.RecordBatch:
+    """Predictions for rows x [B, D], as columns."""
+    source = ArraySource(x)
+    if is_classifier(model):
+        probabilities = model.predict_proba(source)
+        names = ["class", *(f"p_{label}" for label in model.classes_)]
+        columns = [model.classes_[probabilities.argmax(axis=1)], *probabilities.T]
+    else:
+        mean, std = model.predict(source, return_std=True)
+        quantiles = model.predict(source, quantiles=list(QUANTILES.values()))
+        outputs = [""] if mean.ndim == 1 else [f"_{number + 1}" for number in range(mean.shape[1])]
+        names = [f"{name}{output}" for output in outputs for name in ("mean", "std", *QUANTILES)]
+        together = np.concatenate([mean[..., None], std[..., None], quantiles], axis=-1)  # [B, (P,) 5]
+        columns = list(together.reshape(len(x), -1).T)
+    return pa.record_batch([pa.array(column) for column in columns], names=names)
+
+
+def _write(terminal: Terminal, model: Any, rows: Iterator[np.ndarray], out: Path) -> int:
+    first = predictions(model, next(rows))
+    count = 0
+    with table_writer(out, first.schema) as writer, terminal.err.status("predicting") as status:
+        for batch in chain([first], (predictions(model, x) for x in rows)):
+            writer.write_batch(batch)
+            count += batch.num_rows
+            status.update(f"predicting, {count:,} rows")
+    return count
+
+
+def _show(terminal: Terminal, batch: pa.RecordBatch) -> None:
+    table = Table("row", *batch.schema.names[:MOST_COLUMNS])
+    for number, row in enumerate(batch.to_pylist(), 1):
+        values = list(row.values())[:MOST_COLUMNS]
+        table.add_row(str(number), *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
+    terminal.say(table)
+    if batch.num_columns > MOST_COLUMNS:
+        terminal.say(f"and {batch.num_columns - MOST_COLUMNS} more columns")

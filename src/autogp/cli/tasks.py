@@ -1,0 +1,71 @@
+"""What kind of target a file holds, and what was assumed about it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autogp.data import ArraySource
+
+__all__ = ["TaskFound", "find_task"]
+
+MOST_CLASSES = 20  # more different whole numbers than these are taken for quantities
+ROWS_PER_CLASS = 5
+
+
+@dataclass(frozen=True)
+class TaskFound:
+    """The task, its targets, and the sentence that says what was assumed."""
+
+    task: str  # classification, regression or count
+    y: np.ndarray  # labels of any type [N], or numbers [N] or [N, P]
+    assumption: str = ""
+
+
+def find_task(source: ArraySource, wanted: str) -> TaskFound:
+    """The task that was `wanted`, after a check that the targets suit it; where that is "auto", the likeliest one.
+
+    Text is classes, and so are few different whole numbers. Everything else is a quantity.
+    """
+    y = source.y
+    if y.ndim == 2 and y.shape[1] == 0:
+        raise ValueError("there is nothing to predict: say with --target where the targets are")
+    if source.classes is not None:
+        if wanted in ("regression", "count"):
+            raise ValueError(
+                f"the target holds text, such as {source.classes[0]!r}: --task {wanted} needs numbers, text is for "
+                "classification"
+            )
+        return _classification(np.array(source.classes)[y], "it holds text" if wanted == "auto" else "")
+    whole = y.dtype.kind != "f" or bool((y == np.rint(y)).all())
+    if wanted == "auto":
+        return _likeliest(y, whole)
+    if wanted == "classification":
+        if not whole or y.ndim == 2:
+            raise ValueError("the target holds fractions or several columns: --task classification needs one of labels")
+        return _classification(y.astype(np.int64))
+    if wanted == "count" and (not whole or y.min() < 0):
+        row = int(np.flatnonzero(((y < 0) | (y != np.rint(y))).reshape(len(y), -1).any(axis=1))[0])
+        raise ValueError(f"--task count needs whole numbers from 0, but the target holds {y[row]} in row {row + 1}")
+    return TaskFound(wanted, y)
+
+
+def _likeliest(y: np.ndarray, whole: bool) -> TaskFound:
+    if not whole or y.ndim == 2:
+        return TaskFound(
+            "regression", y, "it holds numbers with fractions" if y.ndim == 1 else "it has several columns"
+        )
+    count = len(np.unique(y))
+    few = count <= max(2, min(MOST_CLASSES, len(y) // ROWS_PER_CLASS))
+    if few and (y.dtype.kind != "f" or count <= 2):
+        return _classification(
+            y.astype(np.int64), f"it holds {count} different whole numbers; else say --task regression"
+        )
+    other = "; --task count is for counts, --task classification for labels" if y.min() >= 0 else ""
+    return TaskFound("regression", y, f"it holds {count} different whole numbers{other}")
+
+
+def _classification(labels: np.ndarray, assumption: str = "") -> TaskFound:
+    first = labels[0]
+    if (labels == first).all():
+        raise ValueError(f"all rows have the same class, {str(first)!r}: there is nothing to learn")
+    return TaskFound("classification", labels, assumption)

@@ -1,0 +1,48 @@
+"""Tables of results, written batch by batch: the whole file appears, or none."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+__all__ = ["TableWriter", "check_writable", "table_writer"]
+
+TableWriter = csv.CSVWriter | parquet.ParquetWriter
+
+
+def check_writable(out: Path, data: Path) -> None:
+    """Raises before any work is done where the result could not be written, or would replace the data."""
+    if not out.parent.is_dir():
+        raise ValueError(f"there is no folder {out.parent} to write {out.name} into")
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder: name a file")
+    if out.exists() and data.exists() and out.samefile(data):
+        raise ValueError(f"{out} is the data itself: write to another file")
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"the folder {out.parent} cannot be written into")
+
+
+@contextmanager
+def table_writer(out: Path, schema: pa.Schema) -> Iterator[TableWriter]:
+    """A writer of CSV or Parquet, by the end of the name; the file gets its name when the block ends well."""
+    handle, name = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
+    os.close(handle)
+    try:
+        with (csv.CSVWriter if out.suffix == ".csv" else parquet.ParquetWriter)(name, schema) as writer:
+            yield writer
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, out)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
