@@ -38,6 +38,7 @@ class GPEstimator(BaseEstimator):
     input_scaler_: InputScaler
     target_scaler_: TargetScaler | None
     encoder_: TableEncoder | None
+    target_names_: list[str] | None
     n_features_in_: int
 
     def __init__(

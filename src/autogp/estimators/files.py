@@ -46,6 +46,7 @@ def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
         "parameters": parameters,
         "features": estimator.n_features_in_,
         "feature_names": None if names is None else list(names),
+        "target_names": estimator.target_names_,
         "rows": estimator.n_rows_,
         "encoder": None if estimator.encoder_ is None else estimator.encoder_.describe(),
         "history_objectives": [row["objective"] for row in estimator.history_],
@@ -124,6 +125,10 @@ def _restore(
         if len(names) != features or not all(isinstance(name, str) for name in names):
             raise ValueError("the names of the features do not fit their number")
         estimator.feature_names_in_ = np.array(names, dtype=object)
+    names = description["target_names"]
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ValueError("the names of the targets are no list of names")
+    estimator.target_names_ = names
     estimator.n_rows_ = _count(description["rows"])
     estimator._varies = tensors["varies"].numpy()
     for name in SCORES:

@@ -1,13 +1,13 @@
 """What a user may pass as X, turned into a source of rows of numbers."""
 
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from sklearn.utils.validation import validate_data
 
-from autogp.data import ArraySource, Source, TableEncoder
+from autogp.data import ArraySource, Source, TableEncoder, Unseen, as_table
 
 __all__ = ["WithTargets", "as_source", "is_source", "targets_of"]
 
@@ -56,6 +56,8 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
     A DataFrame with text, categories or missing values is encoded as `TableEncoder` does; everything else must hold
     finite numbers, and keeps its type: integers stay integers.
     """
+    if reset:
+        estimator.target_names_ = getattr(X, "targets", None)
     if is_source(X):
         return _checked_source(estimator, X, reset)
     encode = _needs_encoding(X) if reset else getattr(estimator, "encoder_", None) is not None
@@ -69,10 +71,12 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
             f"got {type(X).__name__}"
         )
     validate_data(estimator, X, reset=reset, skip_check_array=True)
-    table = pa.Table.from_pandas(X, preserve_index=False)
+    table, unseen = as_table(X), Unseen()
     if reset:
-        estimator.encoder_ = TableEncoder.fit([table], list(X.columns))
-    x = estimator.encoder_.transform(table)
+        estimator.encoder_ = TableEncoder.fit([table])
+    x = estimator.encoder_.transform(table, unseen=unseen)
+    for sentence in unseen.sentences():
+        warnings.warn(sentence, stacklevel=4)
     return ArraySource(x, columns=estimator.encoder_.columns)
 
 
