@@ -109,8 +109,9 @@ def fit(
 ) -> None:
     """Train a model on a file and save it.
 
-    Text columns become categories, and missing values the mean; what was assumed is said. An interrupted training is
-    kept in a folder beside the model: the same command with --resume goes on.
+    Text becomes categories and missing values the mean; what was assumed is said.
+
+    An interrupted training stays in a folder beside the model file: the same command with --resume goes on.
     """
     with reporting(json, debug) as terminal:
         from autogp.cli.fitting import fit_file
@@ -146,8 +147,9 @@ def predict(
 ) -> None:
     """Predict every row of a file, in its order; the file may be larger than memory.
 
-    Classifiers give the class and a probability for each class; others the mean, the standard deviation, and the
-    values below which 5, 50 and 95 % of the targets are expected.
+    Classifiers give the class (class) and a probability for each class (p_...).
+
+    Others give mean, standard deviation, and what 5, 50 and 95 % of the targets stay below (q05, q50, q95).
     """
     with reporting(json, debug) as terminal:
         from autogp.cli.predicting import predict_file

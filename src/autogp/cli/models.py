@@ -49,8 +49,7 @@ def is_classifier(model: Any) -> bool:
 
 def target_of(model: Any) -> str | None:
     """The name of the column that the model was trained to predict."""
-    names = getattr(model, "target_names_", None)
-    return names[0] if names is not None and len(names) == 1 else None
+    return model.target_names_[0] if model.target_names_ is not None and len(model.target_names_) == 1 else None
 
 
 def encoder_for(model: Any, path: Path) -> TableEncoder | None:
