@@ -1,6 +1,6 @@
 """One file of tensors and a JSON description, in safetensors layout: written whole or not at all, checked on read."""
 
-__all__ = ["StorageError", "read_tensors", "write_tensors"]
+__all__ = ["StorageError", "read_tensors", "replace_file", "write_tensors"]
 
 import hashlib
 import json
@@ -74,7 +74,7 @@ def write_tensors(path: str | Path, tensors: dict[str, Tensor], description: dic
             raise ValueError(f"names and description take {len(header)} bytes: put long series into tensors")
     except (TypeError, ValueError, RecursionError) as error:
         raise StorageError(f"{path} cannot be written: {error}") from error
-    _replace(path, [len(header).to_bytes(8, "little"), header, *(_bytes(arrays[name]) for name in layout)])
+    replace_file(path, [len(header).to_bytes(8, "little"), header, *(_bytes(arrays[name]) for name in layout)])
 
 
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -221,7 +221,7 @@ def _bytes(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Put the parts into a file at `path`, which holds either all of its old content or all of its new one."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     file = temporary.open("xb")

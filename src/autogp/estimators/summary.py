@@ -12,7 +12,7 @@ from autogp.posteriors import MixturePosterior
 if TYPE_CHECKING:
     from autogp.estimators.base import GPEstimator
 
-__all__ = ["describe", "relevance"]
+__all__ = ["describe", "described_facts", "relevance"]
 
 MOST_COLUMNS = 8  # named in a summary
 
@@ -42,17 +42,23 @@ def relevance(estimator: "GPEstimator") -> np.ndarray:
 
 def describe(estimator: "GPEstimator") -> str:
     """A table of kernel, likelihood, posterior and scores."""
+    rows = described_facts(estimator)
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([type(estimator).__name__, *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+
+def described_facts(estimator: "GPEstimator") -> list[tuple[str, str]]:
+    """What `describe` shows, line by line: a name and a text."""
     rows = [("data", _data(estimator)), ("kernel", "; ".join(_kernel(estimator.model_.kernel)))]
     rows += [("relevance", text) for text in _relevance(estimator)]
-    rows += [
+    return [
+        *rows,
         ("likelihood", _likelihood(estimator)),
         ("posterior", _posterior(estimator)),
         ("training", _training(estimator)),
         ("evidence", f"at least {estimator.elbo_:.1f} nats ({estimator.elbo_ / estimator.n_rows_:.3f} per row)"),
         ("leave-one-out", _left_out(estimator.loo_score_)),
     ]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join([type(estimator).__name__, *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
 
 def _data(estimator: "GPEstimator") -> str:
