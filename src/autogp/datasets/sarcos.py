@@ -41,7 +41,7 @@ def load_sarcos(folder: str | Path | None = None, recording: str = "gpml") -> Da
 
 
 def without_repeats(data: Dataset) -> Dataset:
-    """The same without the training rows whose inputs also stand in the test set.
+    """The same without the training rows whose inputs also stand in the test set, under the name with "-clean".
 
     Example:
         >>> x, y = np.array([[1.0], [2.0]]), np.array([10.0, 20.0])
@@ -52,7 +52,7 @@ def without_repeats(data: Dataset) -> Dataset:
     kept = np.array([row.tobytes() not in tested for row in data.x_train + 0.0])
     if not kept.any():
         raise ValueError(f"every training row of {data.name} also stands in its test set")
-    return replace(data, x_train=data.x_train[kept], y_train=data.y_train[kept])
+    return replace(data, name=f"{data.name}-clean", x_train=data.x_train[kept], y_train=data.y_train[kept])
 
 
 def _matrix(path: Path, name: str) -> np.ndarray:

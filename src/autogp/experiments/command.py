@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from fnmatch import fnmatch
 from itertools import groupby
@@ -76,6 +77,8 @@ def reproduce(
             if verbose:
                 print(f"{run.name}: {shown(read_json(path))}", flush=True)
     finally:
+        with suppress(OSError):  # there, and holding nothing
+            (folder / "checkpoints").rmdir()
         if written:
             make_tables(folder)
     return written

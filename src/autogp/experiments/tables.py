@@ -58,7 +58,7 @@ def _sizes(records: list[Record]) -> str:
         f"{name}: {data['train']:,} rows to learn from, {data['test']:,} to be judged by, {data['inputs']} inputs"
         for name, data in sizes.items()
     ]
-    machines = {f"{record['machine']['processor']}, {record['machine']['threads']} threads" for record in records}
+    machines = {f"{record['machine']['processor']} (threads: {record['machine']['threads']})" for record in records}
     return "; ".join(parts) + f". On {' and '.join(sorted(machines))}."
 
 
@@ -78,24 +78,34 @@ def _table(records: list[Record]) -> str:
             [
                 *(str(tell(first)) for tell in axes.values()),
                 *(_number(name, [record["scores"][name] for record in group]) for name in metrics),
-                *(_number(name, [(first["published"] or {}).get(name)]) for name in published),
+                *(_published(name, first["published"] or {}) for name in published),
                 str(len(group)),
-                f"{np.mean([record['epochs'] for record in group]):.0f}",
+                _epochs(group),
                 _duration(float(np.mean([record["seconds"]["training"] for record in group]))),
             ]
         )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _number(metric: str, values: list[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return ""
+def _number(metric: str, values: list[float]) -> str:
+    """Their mean, and its standard error where there are several."""
     scale, digits, unit = (100, 2, " %") if metric == "error" else (1, 4, "")
-    mean = f"{scale * np.mean(known):.{digits}f}"
-    if len(known) > 1:
-        mean += f" ± {scale * np.std(known, ddof=1) / np.sqrt(len(known)):.{digits}f}"
+    mean = f"{scale * np.mean(values):.{digits}f}"
+    if len(values) > 1:
+        mean += f" ± {scale * np.std(values, ddof=1) / np.sqrt(len(values)):.{digits}f}"
     return mean + unit
+
+
+def _published(metric: str, values: dict[str, float]) -> str:
+    if metric not in values:
+        return ""
+    return f"{100 * values[metric]:g} %" if metric == "error" else f"{values[metric]:g}"
+
+
+def _epochs(group: list[Record]) -> str:
+    """How many, and of how many if the run was cut short."""
+    epochs, wanted = np.mean([record["epochs"] for record in group]), group[0]["settings"]["max_epochs"]
+    return f"{epochs:.0f} of {wanted}" if wanted and epochs < wanted else f"{epochs:.0f}"
 
 
 def _duration(seconds: float) -> str:

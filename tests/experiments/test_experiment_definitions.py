@@ -1,0 +1,116 @@
+"""Experiments as they are declared: their runs, names, presets and starts."""
+
+import numpy as np
+import pytest
+import torch
+
+from autogp.data import ArraySource, InputScaler, summarise
+from autogp.datasets import Dataset
+from autogp.experiments import EXPERIMENTS
+from autogp.experiments.figures import TITLES
+from autogp.experiments.run import hold_out, start_model
+from autogp.experiments.sarcos import SampledNetwork
+from autogp.inference import phases
+from autogp.kernels import ArcCosine
+from autogp.likelihoods import Network
+from autogp.posteriors import GaussianPosterior, MixturePosterior
+
+CASES = [(name, preset) for name, experiment in EXPERIMENTS.items() for preset in experiment.presets]
+
+
+@pytest.mark.parametrize(("name", "preset"), CASES)
+def test_every_run_has_a_name_of_its_own_and_settings_that_hold(name: str, preset: str) -> None:
+    experiment = EXPERIMENTS[name]
+    runs = experiment.runs(preset)
+    assert runs
+    assert len({run.name for run in runs}) == len(runs)
+    assert set(experiment.metrics) <= set(TITLES)
+    for run in runs:
+        settings = run.settings(time_budget=5.0)
+        assert (settings.objective, settings.seed, settings.time_budget) == (run.objective, run.seed, 5.0)
+        assert phases(settings)[-1].objective == run.objective
+
+
+def test_a_run_is_named_after_what_is_varied() -> None:
+    assert "mnist-ours-loo-200-seed0" in {run.name for run in EXPERIMENTS["mnist"].runs("ours")}
+    assert "rectangles-arccosine-paper-elbo-1000-seed3" in {
+        run.name for run in EXPERIMENTS["rectangles"].runs("paper", seed=3)
+    }
+    assert "sarcos-ias-clean-paper-elbo-50-100samples-seed0" in {
+        run.name for run in EXPERIMENTS["sarcos"].runs("paper")
+    }
+
+
+def test_the_runs_of_mnist_are_three_sizes_by_three_objectives() -> None:
+    runs = EXPERIMENTS["mnist"].runs("ours")
+    assert {(run.inducing, run.objective) for run in runs} == {
+        (size, objective) for size in (10, 200, 1000) for objective in ("elbo", "loo", "predictive")
+    }
+
+
+def test_the_seeds_of_uci_are_the_published_splits() -> None:
+    runs = EXPERIMENTS["uci"].runs("ours")
+    splits = {name: {run.seed for run in runs if run.data == name} for name in ("boston", "protein")}
+    assert splits == {"boston": set(range(20)), "protein": set(range(5))}
+
+
+def test_a_preset_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(ValueError, match="uci has the presets ours, not 'paper'"):
+        EXPERIMENTS["uci"].runs("paper")
+
+
+def source_of(columns: int, classes: int) -> ArraySource:
+    rng = np.random.default_rng(0)
+    return ArraySource(rng.normal(size=(200, columns)), np.arange(200) % classes)
+
+
+def started(name: str, preset: str, kernel: str = "rbf", columns: int = 60, classes: int = 10):
+    run = next(run for run in EXPERIMENTS[name].runs(preset) if run.kernel == kernel and run.inducing == 10)
+    source = source_of(columns, classes)
+    return start_model(run, source, InputScaler.from_summary(summarise(source)))
+
+
+def test_the_papers_start_has_separate_kernels_of_lengthscale_10_and_a_posterior_for_gradients() -> None:
+    model = started("mnist", "paper")
+    assert isinstance(model.posterior, MixturePosterior)
+    assert model.inducing_inputs.shape == (10, 10, 60)
+    assert model.kernel.lengthscale.shape == (10, 60)
+    torch.testing.assert_close(model.kernel.lengthscale, torch.full((10, 60), 10.0, dtype=torch.float64))
+
+
+def test_our_start_shares_kernel_and_inducing_inputs_and_learns_by_natural_gradients() -> None:
+    model = started("mnist", "ours")
+    assert isinstance(model.posterior, GaussianPosterior)
+    assert model.inducing_inputs.shape == (1, 10, 60)
+    assert model.kernel.lengthscale.shape == (1, 60)
+    assert model.precision == torch.float32
+
+
+@pytest.mark.parametrize("preset", ["ours", "paper"])
+def test_the_arc_cosine_kernel_has_three_layers_of_degree_1(preset: str) -> None:
+    kernel = started("rectangles", preset, "arccosine", classes=2).kernel
+    assert isinstance(kernel, ArcCosine)
+    assert (kernel.degree, kernel.depth) == (1, 3)
+    assert (kernel.log_bias is None) == (preset == "paper")
+
+
+def test_the_sampled_network_estimates_what_the_network_has_in_closed_form() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean, variance = torch.randn(5, 8, generator=generator), torch.rand(5, 8, generator=generator)
+    y = torch.randn(5, 7, generator=generator)
+    sampled, exact = SampledNetwork(7), Network(7)
+    assert "elbo" in sampled.sampled
+    noise = torch.randn(100, 4000, 5, 8, generator=generator)
+    batches = torch.stack([sampled.expected_log_prob(mean, variance, y, each) for each in noise])  # [100, B]
+    z = (batches.mean(0) - exact.expected_log_prob(mean, variance, y)) / (batches.std(0) / 10)
+    assert z.abs().max() < 5
+
+
+def test_rows_held_out_are_training_rows_that_are_not_trained_on() -> None:
+    x = np.arange(100.0)[:, None]
+    data = Dataset("example", x, x[:, 0], -x, -x[:, 0])
+    held = hold_out(data, seed=0)
+    assert (len(held.x_train), len(held.x_test)) == (80, 20)
+    np.testing.assert_array_equal(np.sort(np.concatenate([held.y_train, held.y_test])), x[:, 0])
+    np.testing.assert_array_equal(held.x_test[:, 0], held.y_test)
+    assert not np.array_equal(held.y_test, hold_out(data, seed=1).y_test)

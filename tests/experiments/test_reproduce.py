@@ -1,0 +1,186 @@
+"""`reproduce` from the data to tables: what it writes, how it resumes, and what it says when it cannot."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autogp.datasets import Dataset
+from autogp.experiments import EXPERIMENTS, Experiment, Preset, execute, reproduce
+from autogp.experiments import run as run_module
+from autogp.experiments.command import _seconds
+from autogp.inference import CheckpointError, Settings, TrainingInterruptedError
+from autogp.likelihoods import Bernoulli, Gaussian
+
+
+def waves(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, size=(150, 1))
+    y = 100 + 10 * np.sin(3 * x[:, 0]) + rng.normal(size=150)
+    return Dataset("waves", x[:100], y[:100], x[100:], y[100:])
+
+
+TINY = Experiment(
+    name="tiny",
+    title="Noisy waves",
+    load=waves,
+    likelihood=lambda: Gaussian(variance=0.1),
+    inducing=(8,),
+    objectives=("elbo", "predictive"),
+    metrics=("smse", "nlp"),
+    presets={"ours": Preset(Settings(max_epochs=8, batch_size=50))},
+    curve=True,
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    monkeypatch.setitem(EXPERIMENTS, "tiny", TINY)
+    return TINY
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def test_digits_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = reproduce("digits", only="*-loo-[15]0-seed0", results=tmp_path, verbose="auto")
+    assert [path.name for path in paths] == ["digits-ours-loo-10-seed0.json", "digits-ours-loo-50-seed0.json"]
+    small, middle = map(read, paths)
+    assert middle["scores"]["error"] < 0.03
+    assert small["scores"]["error"] < 0.08
+    assert middle["settings"]["objective"] == "loo"
+    assert middle["data"] == {"set": "", "name": "digits", "train": 1347, "test": 450, "inputs": 64}
+    assert {"python", "torch", "autogp"} <= set(middle["versions"])
+    assert middle["machine"]["threads"] == 1
+    assert len(middle["history"]["epoch"]) == len(middle["history"]["score"]) == middle["epochs"] == 60
+    said = capsys.readouterr().out
+    assert "digits-ours-loo-50-seed0: error" in said
+    readme = (tmp_path / "README.md").read_text()
+    assert f"| 50 | {100 * middle['scores']['error']:.2f} % |" in readme
+    assert "digits-by-inducing.svg" in readme
+    assert (tmp_path / "digits-by-inducing.svg").read_text().startswith("<?xml")
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_all_of_digits_shows_what_leave_one_out_earns(tmp_path: Path) -> None:
+    records = {path.stem: read(path)["scores"] for path in reproduce("digits", results=tmp_path, verbose=False)}
+    assert len(records) == 9
+    for size in (10, 50, 150):
+        assert records[f"digits-ours-loo-{size}-seed0"]["nlp"] < 0.7 * records[f"digits-ours-elbo-{size}-seed0"]["nlp"]
+    assert records["digits-ours-loo-150-seed0"]["error"] < 0.02
+
+
+def test_scores_of_a_regression_are_in_the_units_of_the_data(tiny: Experiment) -> None:
+    run = replace(tiny, presets={"ours": Preset(Settings(max_epochs=150, batch_size=100))}, curve=False).runs("ours")[0]
+    scores = execute(run, waves("", None, 0, False))["scores"]
+    # Noise of standard deviation 1 around a wave of amplitude 10: 1/2 log(2 pi e) = 1.419 is the best there can be.
+    assert 0.7 < scores["rmse"] < 1.3
+    assert 1.2 < scores["nlp"] < 1.8
+    assert 0.008 < scores["smse"] < 0.04
+
+
+def test_scores_of_two_classes_are_those_of_the_class_that_was_right() -> None:
+    data = waves("", None, 0, False)
+    data = replace(data, y_train=(data.x_train[:, 0] > 0).astype(int), y_test=(data.x_test[:, 0] > 0).astype(int))
+    experiment = replace(TINY, likelihood=Bernoulli, metrics=("error", "nlp"), curve=False)
+    scores = execute(experiment.runs("ours")[0], data)["scores"]
+    assert scores["error"] < 0.1
+    assert 0 < scores["nlp"] < 0.5
+    assert 0 < scores["brier"] < 0.3
+
+
+def test_finished_runs_are_kept_when_resumed_and_run_again_with_other_settings(
+    tmp_path: Path, tiny: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = reproduce("tiny", results=tmp_path, verbose=False)
+    second.unlink()
+    dates = first.stat().st_mtime_ns
+    assert reproduce("tiny", results=tmp_path, resume=True, verbose=False) == [first, second]
+    assert first.stat().st_mtime_ns == dates
+    assert second.exists()
+    longer = replace(tiny, presets={"ours": Preset(Settings(max_epochs=9, batch_size=50))})
+    monkeypatch.setitem(EXPERIMENTS, "tiny", longer)
+    reproduce("tiny", results=tmp_path, resume=True, verbose=False)
+    assert read(first)["epochs"] == 9
+
+
+def test_a_stopped_run_resumes_to_the_same_scores_with_its_whole_curve(
+    tmp_path: Path, tiny: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = reproduce("tiny", only="*-elbo-*", results=tmp_path / "whole", verbose=False)
+    judged = run_module.scores
+    calls = []
+
+    def stop_at_the_third(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return judged(*arguments)
+
+    monkeypatch.setattr(run_module, "scores", stop_at_the_third)
+    with pytest.raises(TrainingInterruptedError):
+        reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)
+    assert list((tmp_path / "checkpoints").iterdir())
+    with pytest.raises(CheckpointError, match="resume"):
+        reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)
+    (path,) = reproduce("tiny", only="*-elbo-*", results=tmp_path, resume=True, verbose=False)
+    assert len(calls) == 9  # eight epochs and the end: none was judged twice
+    found, expected = read(path), read(whole)
+    assert found["scores"] == expected["scores"]
+    assert [point["epoch"] for point in found["curve"]] == list(range(1, 9))
+    assert [point["smse"] for point in found["curve"]] == [point["smse"] for point in expected["curve"]]
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_validation_never_sees_the_test_rows(tmp_path: Path, tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    def poisoned(*arguments) -> Dataset:
+        data = waves(*arguments)
+        return replace(data, x_test=np.full_like(data.x_test, np.nan), y_test=np.full_like(data.y_test, np.nan))
+
+    monkeypatch.setitem(EXPERIMENTS, "tiny", replace(tiny, load=poisoned))
+    paths = reproduce("tiny", results=tmp_path, validation=True, verbose=False)
+    assert {path.parent for path in paths} == {tmp_path / "validation"}
+    record = read(paths[0])
+    assert (record["data"]["train"], record["data"]["test"]) == (80, 20)
+    assert record["scores"]["smse"] < 1
+    assert not (tmp_path / "README.md").exists()
+
+
+def test_data_that_is_not_at_hand_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(FileNotFoundError, match=r"sarcos_inv\.mat"):
+        reproduce("sarcos", data=tmp_path, results=tmp_path, verbose=False)
+    rng = np.random.default_rng(0)
+    (tmp_path / "sarcos").mkdir()
+    sizes = {"X_train": 21, "Y_train": 7, "X_test": 21, "Y_test": 7}
+    arrays = {name: rng.normal(size=(60, columns)) for name, columns in sizes.items()}
+    np.savez(tmp_path / "sarcos" / "ias_sarcos_real.npz", **arrays)
+    short = replace(EXPERIMENTS["sarcos"], presets={"ours": Preset(Settings(max_epochs=2), shared=False)})
+    monkeypatch.setitem(EXPERIMENTS, "sarcos", short)
+    paths = reproduce("sarcos", data=tmp_path, results=tmp_path, verbose="auto")
+    assert [path.stem for path in paths] == ["sarcos-ias-ours-elbo-50-seed0", "sarcos-ias-clean-ours-elbo-50-seed0"]
+    assert capsys.readouterr().out.count("left out: SARCOS") == 1
+    assert "sarcos-by-epoch.svg" in (tmp_path / "README.md").read_text()
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no experiment 'mnits'; there are digits, mnist"):
+        reproduce("mnits", results=tmp_path)
+    with pytest.raises(ValueError, match=r"no run of digits has a name like 'x\*'; one is digits-ours-elbo-10-seed0"):
+        reproduce("digits", only="x*", results=tmp_path)
+    with pytest.raises(ValueError, match="time must be"):
+        reproduce("digits", time="soon", results=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("20s", 20.0), ("30m", 1800.0), ("1.5 h", 5400.0), ("90", 90.0), (7, 7), (None, None)]
+)
+def test_times_are_read(text: str | float | None, seconds: float | None) -> None:
+    assert _seconds(text) == seconds

@@ -1,0 +1,89 @@
+"""Tables and figures come from the files alone, and files are written whole or not at all."""
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+
+from autogp.experiments import make_tables
+from autogp.experiments.record import plain, read_json, read_records, write_json
+
+RECORD = {
+    "kind": "autogp experiment",
+    "name": "mnist-ours-loo-200-seed0",
+    "experiment": "mnist",
+    "title": "MNIST",
+    "data": {"set": "", "name": "mnist", "train": 60000, "test": 10000, "inputs": 784},
+    "preset": "ours",
+    "objective": "loo",
+    "kernel": "rbf",
+    "inducing": 200,
+    "samples": None,
+    "seed": 0,
+    "settings": {"max_epochs": 60},
+    "metrics": ["error", "nlp"],
+    "scores": {"error": 0.02, "nlp": 0.07, "brier": 0.03},
+    "published": {"error": 0.0171, "nlp": 0.063},
+    "seconds": {"start": 3.0, "training": 131.4, "scoring": 1.0},
+    "epochs": 60,
+    "machine": {"processor": "Abacus", "threads": 2},
+    "curve": None,
+}
+
+
+def write(folder: Path, name: str, **changes) -> None:
+    write_json(folder / f"{name}.json", {**copy.deepcopy(RECORD), "name": name, **changes})
+
+
+def test_a_line_has_the_mean_and_standard_error_over_seeds_and_what_was_published(tmp_path: Path) -> None:
+    write(tmp_path, "a", seed=0, scores={"error": 0.02, "nlp": 0.07})
+    write(tmp_path, "b", seed=1, scores={"error": 0.03, "nlp": 0.09})
+    write(tmp_path, "c", inducing=10, published=None, epochs=7, seconds={"training": 1200.0})
+    (tmp_path / "other.json").write_text('{"runs": []}')
+    (tmp_path / "broken.json").write_text('{"kind": "autogp')
+    text = make_tables(tmp_path).read_text()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    head = "| inducing inputs | error | NLP | error in the paper | NLP in the paper | seeds | epochs | time |"
+    assert lines[0] == head
+    assert lines[2:] == [
+        "| 10 | 2.00 % | 0.0700 |  |  | 1 | 7 of 60 | 20 min |",
+        "| 200 | 2.50 ± 0.50 % | 0.0800 ± 0.0100 | 1.71 % | 0.063 | 2 | 60 | 131 s |",
+    ]
+    assert "60,000 rows to learn from" in text
+    assert "Abacus (threads: 2)" in text
+
+
+def test_figures_have_the_same_bytes_from_the_same_files(tmp_path: Path) -> None:
+    for size in (10, 200, 1000):
+        for objective in ("elbo", "loo"):
+            write(tmp_path, f"{objective}-{size}", inducing=size, objective=objective)
+    make_tables(tmp_path)
+    figure = tmp_path / "mnist-by-inducing.svg"
+    before = figure.read_bytes()
+    make_tables(tmp_path)
+    assert figure.read_bytes() == before
+
+
+def test_experiments_follow_each_other_and_single_sizes_have_no_figure(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write(tmp_path, "b", experiment="cifar10", title="CIFAR-10")
+    text = make_tables(tmp_path).read_text()
+    assert "## MNIST" in text
+    assert "## CIFAR-10" in text
+    assert "svg" not in text
+
+
+def test_numbers_become_plain_json() -> None:
+    found = plain({"a": (1, 2.123456789), "b": math.nan, 3: [math.inf, None, "x", True]})
+    assert found == {"a": [1, 2.12346], "b": None, "3": [None, None, "x", True]}
+
+
+def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"kind": "autogp experiment", "x": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"x": math.nan})
+    assert read_json(path) == {"kind": "autogp experiment", "x": 1}
+    assert list(tmp_path.iterdir()) == [path]
+    assert read_records(tmp_path) == [{"kind": "autogp experiment", "x": 1}]
