@@ -36,8 +36,7 @@ _OWN = {SparseGP, InputScaler, TargetScaler, *_POSTERIORS} | {
     if issubclass(kind, nn.Module) and kind not in _BASES
 }
 # What a hostile file may make a constructor compute: far beyond any model, and far below what hurts.
-_MOST_MODULES = 1000
-_MOST_LEVELS = 100
+_MOST_MODULES = 200
 _MOST_NUMBERS = 2**22  # integers, positive parameters, and columns times latents
 
 
@@ -74,6 +73,8 @@ def save(
     used: set[type] = set()
     try:
         for name, module in modules.items():
+            if not isinstance(module, nn.Module):
+                raise TypeError(f"{name!r} must be a torch module, got {type(module).__name__}")
             described[name] = _describe(module, used)
             stored |= {f"{name}.{key}": tensor.detach().cpu() for key, tensor in module.state_dict().items()}
         _restore(described, stored, used)
@@ -142,6 +143,9 @@ def _restore(
     described: dict[str, Any], tensors: dict[str, Tensor], types: Iterable[type]
 ) -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
     """The modules described, with their tensors in place, and the tensors that are the caller's own."""
+    for name in described:
+        if not name.isidentifier() or name == "tensors":
+            raise ValueError(f"{name[:80]!r} is no name for a module: use letters, digits and _, not 'tensors'")
     groups: dict[str, dict[str, Tensor]] = {name: {} for name in [*described, "tensors"]}
     for key, tensor in tensors.items():
         name, _, rest = key.partition(".")
@@ -152,8 +156,6 @@ def _restore(
     modules = {}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):  # a constructor may draw numbers
         for name, content in described.items():
-            if not name.isidentifier() or name == "tensors":
-                raise ValueError(f"{name[:80]!r} is no name for a module: use letters, digits and _, not 'tensors'")
             modules[name] = builder.build(content, name)
             _assign(modules[name], groups[name], name)
             _check_numbers(modules[name])
@@ -168,15 +170,15 @@ class _Builder:
         self.types = types
         self.count = 0
 
-    def build(self, content: Any, path: str, level: int = 0) -> nn.Module:
+    def build(self, content: Any, path: str) -> nn.Module:
         match content:
             case {"type": str(name), "arguments": dict(arguments)} if len(content) == 2:
                 pass
             case _:
                 raise ValueError(f"{path} is not described by a type and its arguments")
         self.count += 1
-        if self.count > _MOST_MODULES or level > _MOST_LEVELS:
-            raise ValueError(f"it has more than {_MOST_MODULES} modules or {_MOST_LEVELS} levels of them")
+        if self.count > _MOST_MODULES:
+            raise ValueError(f"it has more than {_MOST_MODULES} modules")
         if name not in self.types:
             raise _UnknownTypeError(
                 f"{path} is a {name[:80]!r}, which is none of autogp's own types: pass your class, "
@@ -189,7 +191,7 @@ class _Builder:
                 raise ValueError(f"{path}: {name} has no argument {argument[:80]!r}")
             if kind in _OWN and isinstance(value, int) and abs(value) > _MOST_NUMBERS:
                 raise ValueError(f"{path}: the argument {argument!r} is beyond {_MOST_NUMBERS}")
-        values = {key: value for key in signature.parameters for value in self._values(key, arguments, path, level)}
+        values = {key: value for key in signature.parameters for value in self._values(key, arguments, path)}
         try:
             if kind in _POSTERIORS:
                 return _posterior(kind, self.tensors, path)
@@ -204,21 +206,21 @@ class _Builder:
                 raise ValueError(f"{path} does not keep the argument {argument!r} as given: {_advice(kind, argument)}")
         return module
 
-    def _values(self, key: str, arguments: dict[str, Any], path: str, level: int) -> list[Any]:
+    def _values(self, key: str, arguments: dict[str, Any], path: str) -> list[Any]:
         """An argument's value: from the description, else a tensor of its name, else of its logarithm, else none."""
         own, log = self.tensors.get(f"{path}.{key}"), self.tensors.get(f"{path}.log_{key}")
         if key in arguments:
-            return [self._decode(arguments[key], f"{path}.{key}", level + 1)]
+            return [self._decode(arguments[key], f"{path}.{key}")]
         if own is None and log is not None:
             if log.numel() > _MOST_NUMBERS:
                 raise ValueError(f"{path}: the argument {key!r} has more than {_MOST_NUMBERS} numbers")
             own = log.exp()
         return [] if own is None else [own if own.ndim else own.item()]
 
-    def _decode(self, content: Any, path: str, level: int) -> Any:
+    def _decode(self, content: Any, path: str) -> Any:
         if isinstance(content, list):
-            return [self._decode(item, f"{path}.{i}", level) for i, item in enumerate(content)]
-        return self.build(content, path, level) if isinstance(content, dict) else content
+            return [self._decode(item, f"{path}.{i}") for i, item in enumerate(content)]
+        return self.build(content, path) if isinstance(content, dict) else content
 
 
 def _posterior(kind: type, tensors: dict[str, Tensor], path: str) -> nn.Module:

@@ -20,8 +20,8 @@ class _Scaler(nn.Module):
 
     def __init__(self, shift: Tensor, scale: Tensor) -> None:
         super().__init__()
-        if shift.ndim != 1 or shift.shape != scale.shape:
-            raise ValueError(f"shift and scale must be of the same length, got {shift.shape} and {scale.shape}")
+        if shift.ndim != 1 or shift.shape != scale.shape or len(shift) == 0:
+            raise ValueError(f"shift and scale must be vectors of the same length, got {shift.shape} and {scale.shape}")
         if not (torch.isfinite(shift).all() and torch.isfinite(scale).all() and (scale > 0).all()):
             raise ValueError("shift must be finite, and scale positive and finite")
         self.register_buffer("shift", shift.to(torch.float64))
