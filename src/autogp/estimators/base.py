@@ -18,9 +18,9 @@ from autogp.estimators.inputs import as_source
 from autogp.estimators.summary import describe, relevance
 from autogp.inference import Settings, absorb, progress_display, start_inducing_inputs, start_kernel, train
 from autogp.kernels import Kernel
-from autogp.likelihoods import InfiniteLOOError, Likelihood
-from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP
-from autogp.objectives import expected_log_prob, leave_one_out, log_predictive
+from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
+from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP, condition
+from autogp.objectives import expected_log_prob, leave_one_out, log_predictive, sparse_leave_one_out
 from autogp.posteriors import GaussianPosterior, MixturePosterior
 
 __all__ = ["GPEstimator"]
@@ -29,6 +29,8 @@ SCORE_ROWS = 20_000  # of the training data, for elbo_ and loo_score_
 STREAM_ROWS = 1_000  # absorbed at a time by partial_fit
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
 SAME_UNIT_COLUMNS = 16
+ONE_BATCH = 2_000  # rows
+EXACT_STEPS, EXACT_RATES = 500, (0.5, 0.5)  # where steps have no noise
 
 
 class GPEstimator(BaseEstimator):
@@ -52,7 +54,7 @@ class GPEstimator(BaseEstimator):
         share_kernel: bool = True,
         scaling: str = "auto",
         max_epochs: int | None = None,
-        batch_size: int = 1000,
+        batch_size: int | None = None,
         learning_rate: float = 0.05,
         validation_fraction: float | None = None,
         patience: int | None = None,
@@ -98,12 +100,12 @@ class GPEstimator(BaseEstimator):
         self, source: Source, weights: np.ndarray | None, validation: Source | None, strata: np.ndarray | None
     ) -> None:
         """Trains on rows whose targets are encoded; `strata` are the classes to keep in proportion."""
-        settings = self._settings()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rows: Source = source
         if self.validation_fraction is not None:
             if validation is not None:
                 raise ValueError("give either validation_fraction or eval_set, not both")
-            kept, held = self._held_out(len(source), strata, settings.seed)
+            kept, held = self._held_out(len(source), strata, seed)
             rows, validation = Subset(source, kept), Subset(source, held)
             weights = None if weights is None else weights[kept]
         if weights is not None and (weights == 0).any():
@@ -112,13 +114,13 @@ class GPEstimator(BaseEstimator):
         summary = summarise(rows, allow_missing_targets=True)
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         self.input_scaler_ = InputScaler.from_summary(summary, self._scaling_of(summary.x))
-        self.model_ = self._start_model(rows, likelihood, settings.seed, by_class=strata is not None)
+        self.model_ = self._start_model(rows, likelihood, seed, by_class=strata is not None)
         display = progress_display(self.verbose)
         try:
             history = train(
                 self.model_,
                 rows,
-                settings,
+                self._settings(len(rows), likelihood, seed),
                 weights=weights,
                 validation=validation,
                 input_scaler=self.input_scaler_,
@@ -135,13 +137,20 @@ class GPEstimator(BaseEstimator):
         self._varies = summary.x.minimum < summary.x.maximum
         self._score_training_rows(rows, weights)
 
-    def _settings(self) -> Settings:
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+    def _settings(self, count: int, likelihood: Likelihood, seed: int) -> Settings:
+        """Settings for so many rows. Where one batch holds them all and nothing is sampled, steps have no noise: they
+        may be long, and fewer are enough."""
+        batch_size, max_epochs, rates = self.batch_size, self.max_epochs, Settings.natural_rates
+        if batch_size is None:
+            batch_size = count if count <= ONE_BATCH else Settings.batch_size
+        if batch_size >= count and not likelihood.sampled & {"elbo", self.objective}:
+            max_epochs, rates = max_epochs or EXACT_STEPS, EXACT_RATES
         return Settings(
             objective=self.objective,
-            max_epochs=self.max_epochs,
-            batch_size=self.batch_size,
+            max_epochs=max_epochs,
+            batch_size=batch_size,
             learning_rate=self.learning_rate,
+            natural_rates=rates,
             patience=self.patience,
             time_budget=self.time_budget,
             device=self.device,
@@ -196,20 +205,28 @@ class GPEstimator(BaseEstimator):
         count = len(rows)
         chosen = np.arange(count) if count <= SCORE_ROWS else np.linspace(0, count - 1, SCORE_ROWS).astype(np.int64)
         weight = torch.ones(len(chosen)) if weights is None else torch.from_numpy(weights[chosen])
-        expected, left_out = 0.0, 0.0
-        sample = Subset(rows, chosen)
-        for block, marginals in self._marginals(sample):
-            _, y = sample.rows(np.arange(block.start, block.stop))
-            y, weight_of = self._targets(y, marginals), weight[block].to(marginals.mean)
-            expected += (weight_of * expected_log_prob(self.model_.likelihood, marginals, y)).sum().item()
+        expected = left_out = scale = 0.0
+        likelihood, prepared = self.model_.likelihood, self.model_.prepare()
+        for block, x, y in self._blocks(Subset(rows, chosen)):
+            basis, prior_variance = self.model_.basis(x, prepared)
+            marginals = condition(basis, prior_variance, prepared.moments)
+            of_row = weight[block].to(marginals.mean)
+            scale += (of_row * self._log_target_scale(y).to(of_row)).sum().item()
+            targets = self._targets(y, marginals)
+            expected += (of_row * expected_log_prob(likelihood, marginals, targets)).sum().item()
             try:
-                left_out += (weight_of * leave_one_out(self.model_.likelihood, marginals, y)).sum().item()
+                if isinstance(likelihood, Gaussian) and self.n_components == 1:
+                    residual = prior_variance - basis.square().sum(-2)
+                    terms = sparse_leave_one_out(likelihood, marginals, residual, targets)
+                else:
+                    terms = leave_one_out(likelihood, marginals, targets)
+                left_out += (of_row * terms).sum().item()
             except InfiniteLOOError:
                 left_out = math.nan
         total = 1.0 * count if weights is None else float(weights.sum())
-        log_scale = self._log_target_scale()
-        self.elbo_ = total * (expected / weight.sum().item() - log_scale) - self.model_.prepare().moments.kl().item()
-        self.loo_score_ = left_out / weight.sum().item() - log_scale
+        counted = weight.sum().item()
+        self.elbo_ = total * (expected - scale) / counted - prepared.moments.kl().item()
+        self.loo_score_ = (left_out - scale) / counted
 
     def _absorb(self, source: Source, weights: np.ndarray | None) -> None:
         """Updates q with new rows, which need not be seen again; kernel and inducing inputs stay."""
@@ -249,16 +266,22 @@ class GPEstimator(BaseEstimator):
         check_is_fitted(self)
         return as_source(self, X, reset=False)
 
-    @torch.no_grad()
-    def _marginals(self, source: Source) -> Iterator[tuple[slice, Marginals]]:
-        """q(f) at each row, a block at a time; memory does not grow with the number of rows."""
-        prepared = self.model_.prepare()
-        components, latents, size = prepared.moments.mean.shape
-        step = max(1, CHUNK_NUMBERS // (components * latents * max(size, len(self.input_scaler_.shift), 512)))
+    def _blocks(self, source: Source) -> Iterator[tuple[slice, Tensor, np.ndarray]]:
+        """Scaled inputs and encoded targets, a block at a time; memory does not grow with the number of rows."""
+        latents, size = self.model_.likelihood.num_latents, self.model_.inducing_inputs.shape[-2]
+        widest = max(size, len(self.input_scaler_.shift), 512)
+        step = max(1, CHUNK_NUMBERS // (self.n_components * latents * widest))
         for start in range(0, len(source), step):
             block = slice(start, min(start + step, len(source)))
-            x, _ = source.rows(np.arange(block.start, block.stop))
-            yield block, self.model_.marginals(self._scaled(x), prepared)
+            x, y = source.rows(np.arange(block.start, block.stop))
+            yield block, self._scaled(x), y
+
+    @torch.no_grad()
+    def _marginals(self, source: Source) -> Iterator[tuple[slice, Marginals]]:
+        """q(f) at each row, a block at a time."""
+        prepared = self.model_.prepare()
+        for block, x, _ in self._blocks(source):
+            yield block, self.model_.marginals(x, prepared)
 
     def _targets(self, y: np.ndarray, marginals: Marginals) -> Tensor:
         """Encoded targets as the likelihood takes them, beside these marginals."""
@@ -268,8 +291,12 @@ class GPEstimator(BaseEstimator):
         targets = self.model_.likelihood.check_targets(targets)
         return targets.to(marginals.mean.dtype) if targets.is_floating_point() else targets
 
-    def _log_target_scale(self) -> float:
-        return 0.0 if self.target_scaler_ is None else float(self.target_scaler_.scale.log().sum())
+    def _log_target_scale(self, y: np.ndarray) -> Tensor:
+        """What scaling adds to the log density of each row, [B]; a missing target has no density and no scale."""
+        if self.target_scaler_ is None:
+            return torch.zeros(len(y))
+        observed = ~np.isnan(y.reshape(len(y), -1).astype(np.float64))
+        return torch.from_numpy(observed).double() @ self.target_scaler_.scale.log().cpu()
 
     def log_density(self, X: Any, y: Any) -> np.ndarray:
         """Log predictive density (for classes: log probability) of each target, [N], in the units of y."""
@@ -282,10 +309,7 @@ class GPEstimator(BaseEstimator):
             with torch.no_grad():
                 rows = log_predictive(self.model_.likelihood, marginals, self._targets(targets[block], marginals))
             found[block] = rows.double().cpu().numpy()
-        if self.target_scaler_ is not None:  # a missing target has no density, so no scale either
-            observed = ~np.isnan(targets.reshape(len(targets), -1).astype(np.float64))
-            found -= observed @ self.target_scaler_.scale.log().cpu().numpy()
-        return found
+        return found - self._log_target_scale(targets).numpy()
 
     # -- looking at the model -------------------------------------------------------------------------------------
 

@@ -46,9 +46,9 @@ class GPRegressor(RegressorMixin, GPEstimator):
     scaling : {"auto", "standard", "global", "none"}
         Of the inputs: each column by its own deviation, all by one number (as suits pixels), or not at all.
     max_epochs : int or None
-        Passes over the data; None for 30, or more where they are short.
-    batch_size : int
-        Rows per training step.
+        Passes over the data; None for 30, or more (up to 1,000) where they are short.
+    batch_size : int or None
+        Rows per training step; None for all up to 2,000, else 1,000.
     learning_rate : float
         Of kernel, noise and inducing inputs.
     validation_fraction : float or None
@@ -95,7 +95,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         share_kernel: bool = True,
         scaling: str = "auto",
         max_epochs: int | None = None,
-        batch_size: int = 1000,
+        batch_size: int | None = None,
         learning_rate: float = 0.05,
         validation_fraction: float | None = None,
         patience: int | None = None,

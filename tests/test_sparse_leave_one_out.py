@@ -1,0 +1,50 @@
+"""Leave-one-out of a sparse Gaussian regression, against taking each row away and computing q anew."""
+
+import torch
+
+from autogp import SparseGP
+from autogp.inference import absorb
+from autogp.kernels import RBF
+from autogp.likelihoods import Gaussian
+from autogp.model import condition
+from autogp.objectives import leave_one_out, log_predictive, sparse_leave_one_out
+
+
+def exact_model(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, noise: float) -> SparseGP:
+    """The optimal q for these rows, in closed form."""
+    model = SparseGP(RBF(lengthscale=0.6), Gaussian(variance=noise), z)
+    absorb(model, x, y)
+    return model
+
+
+@torch.no_grad()
+def test_taking_a_row_out_of_q_equals_never_having_seen_it():
+    generator = torch.Generator().manual_seed(0)
+    x = 4 * torch.rand(30, 1, dtype=torch.float64, generator=generator)
+    y = torch.sin(2 * x) + 0.3 * torch.randn(30, 1, dtype=torch.float64, generator=generator)
+    z = torch.linspace(0, 4, 5, dtype=torch.float64)[:, None]  # few: much of the variance is not told by u
+    model = exact_model(x, y, z, noise=0.05)
+    prepared = model.prepare()
+    basis, prior_variance = model.basis(x, prepared)
+    marginals = condition(basis, prior_variance, prepared.moments)
+    assert (marginals.variance > 0.05).any()  # where leave-one-out of f itself would be infinite
+    found = sparse_leave_one_out(model.likelihood, marginals, prior_variance - basis.square().sum(-2), y)
+    for row in range(30):
+        others = torch.arange(30) != row
+        without = exact_model(x[others], y[others], z, noise=0.05)
+        expected = log_predictive(without.likelihood, without.marginals(x[row : row + 1]), y[row : row + 1])
+        torch.testing.assert_close(found[row], expected[0], rtol=1e-8, atol=1e-8)
+
+
+@torch.no_grad()
+def test_it_is_leave_one_out_of_f_where_u_tells_everything():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.linspace(0, 3, 12, dtype=torch.float64)[:, None]
+    y = torch.sin(2 * x) + 0.3 * torch.randn(12, 1, dtype=torch.float64, generator=generator)
+    model = exact_model(x, y, x, noise=0.3)
+    prepared = model.prepare()
+    basis, prior_variance = model.basis(x, prepared)
+    marginals = condition(basis, prior_variance, prepared.moments)
+    found = sparse_leave_one_out(model.likelihood, marginals, prior_variance - basis.square().sum(-2), y)
+    expected = leave_one_out(model.likelihood, marginals, y)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
