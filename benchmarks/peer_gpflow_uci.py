@@ -4,10 +4,10 @@
     python peer_gpflow_uci.py ARRAYS RESULTS.json --chosen EXPLORED.json   the best of them for each set
 
 GPflow's own recipes: a whitened SVGP, an RBF kernel with a lengthscale for each input that starts at sqrt(D), inducing
-inputs from k-means, inputs and targets standardised, float64, compiled steps, natural gradients (gamma 0.1) for q and
-Adam for the rest as in their notebook on natural gradients. For each set the learning rate and the number of steps are
-those with the best log-likelihood on held-out training rows. Runs that are in the results already are not repeated.
-Needs a Python that has GPflow.
+inputs from k-means, inputs and targets standardised, float64, compiled steps. `natgrad` follows the notebook on natural
+gradients (gamma 0.1 for q, Adam for the rest), `adam` that on big data (Adam for everything). For each set the recipe
+and its number of steps are those with the best log-likelihood on held-out training rows. Runs that are in the results
+already are not repeated. Needs a Python that has GPflow.
 """
 
 import argparse
