@@ -3,20 +3,23 @@
 import copy
 import math
 from collections.abc import Iterator
-from typing import Any
+from numbers import Integral, Real
+from os import PathLike
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from autogp.data import InputScaler, Moments, Source, Subset, Summary, TableEncoder, TargetScaler, summarise
 from autogp.estimators.files import save_estimator
-from autogp.estimators.inputs import as_source
+from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
 from autogp.estimators.summary import describe, relevance
-from autogp.inference import Settings, absorb, progress_display, start_inducing_inputs, start_kernel, train
+from autogp.inference import KERNELS, Settings, absorb, progress_display, start_inducing_inputs, start_kernel, train
 from autogp.kernels import Kernel
 from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
 from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP, condition
@@ -35,6 +38,22 @@ EXACT_STEPS, EXACT_RATES = 500, (0.5, 0.5)  # where steps have no noise
 
 class GPEstimator(BaseEstimator):
     """Base class of `GPClassifier` and `GPRegressor`."""
+
+    _parameter_constraints: ClassVar[dict] = {
+        "n_inducing": [Interval(Integral, 1, None, closed="left")],
+        "kernel": [StrOptions(set(KERNELS)), Kernel],
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "share_kernel": ["boolean"],
+        "scaling": [StrOptions({"auto", "standard", "global", "none"})],
+        "max_epochs": [Interval(Integral, 1, None, closed="left"), None],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
+        "patience": [Interval(Integral, 1, None, closed="left"), None],
+        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+        "checkpoint": [str, PathLike, None],
+        "random_state": ["random_state"],
+    }
 
     model_: SparseGP
     input_scaler_: InputScaler
@@ -86,6 +105,10 @@ class GPEstimator(BaseEstimator):
 
     _kernel_variance = 1.0  # where a kernel given by name starts
 
+    def _check_targets(self, y: Any) -> np.ndarray:
+        """Targets as the user has them, [N] or [N, P], without looking at what fit has learnt."""
+        raise NotImplementedError
+
     def _encode_targets(self, y: Any) -> np.ndarray:
         """Targets as the likelihood takes them, checked against what fit has learnt about them."""
         raise NotImplementedError
@@ -96,11 +119,38 @@ class GPEstimator(BaseEstimator):
 
     # -- fitting --------------------------------------------------------------------------------------------------
 
+    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Source, np.ndarray]:
+        """Rows, and their targets as the user has them, both checked; `reset` (in fit) forgets what was learnt."""
+        if reset:
+            self._validate_params()
+            vars(self).pop("model_", None)  # not fitted until training has come to its end
+        source = as_source(self, X, reset)
+        if y is None:
+            if not is_source(X):
+                raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+            y = targets_of(source)
+        y = self._check_targets(y)
+        if len(y) != len(source):
+            raise ValueError(f"X has {len(source)} rows, but y has {len(y)}")
+        return source, y
+
+    def _validation(self, eval_set: Any) -> Source | None:
+        if eval_set is None:
+            return None
+        if is_source(eval_set):
+            eval_set = eval_set, None
+        if not isinstance(eval_set, (tuple, list)) or len(eval_set) != 2:
+            raise ValueError("eval_set must be a pair (X, y), or a source with targets")
+        source, y = self._read(*eval_set, reset=False)
+        return WithTargets(source, self._encode_targets(y))
+
     def _fit(
         self, source: Source, weights: np.ndarray | None, validation: Source | None, strata: np.ndarray | None
     ) -> None:
         """Trains on rows whose targets are encoded; `strata` are the classes to keep in proportion."""
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        # A run that may be interrupted must start again as it did: its seed is never left to chance.
+        random_state = 0 if self.random_state is None and self.checkpoint is not None else self.random_state
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
         rows: Source = source
         if self.validation_fraction is not None:
             if validation is not None:
@@ -114,11 +164,11 @@ class GPEstimator(BaseEstimator):
         summary = summarise(rows, allow_missing_targets=True)
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         self.input_scaler_ = InputScaler.from_summary(summary, self._scaling_of(summary.x))
-        self.model_ = self._start_model(rows, likelihood, seed, by_class=strata is not None)
+        model = self._start_model(rows, likelihood, seed, by_class=strata is not None)
         display = progress_display(self.verbose)
         try:
             history = train(
-                self.model_,
+                model,
                 rows,
                 self._settings(len(rows), likelihood, seed),
                 weights=weights,
@@ -132,6 +182,7 @@ class GPEstimator(BaseEstimator):
         finally:
             if display is not None:
                 display.close()
+        self.model_ = model
         self.history_ = history.rows
         self.n_rows_ = summary.rows
         self._varies = summary.x.minimum < summary.x.maximum
@@ -178,17 +229,11 @@ class GPEstimator(BaseEstimator):
         return "global" if shared.mean() > 0.5 else "standard"
 
     def _start_model(self, rows: Source, likelihood: Likelihood, seed: int, by_class: bool) -> SparseGP:
-        if not isinstance(self.n_inducing, (int, np.integer)) or self.n_inducing < 1:
-            raise ValueError(f"n_inducing must be a positive integer, got {self.n_inducing!r}")
-        if not isinstance(self.n_components, (int, np.integer)) or self.n_components < 1:
-            raise ValueError(f"n_components must be a positive integer, got {self.n_components!r}")
         groups = 1 if self.share_kernel else likelihood.num_latents
         if isinstance(self.kernel, Kernel):
             kernel = copy.deepcopy(self.kernel)
-        elif isinstance(self.kernel, str):
-            kernel = start_kernel(self.kernel, rows, self.input_scaler_, groups, self._kernel_variance, seed)
         else:
-            raise TypeError(f"kernel must be a name or a Kernel, got {type(self.kernel).__name__}")
+            kernel = start_kernel(self.kernel, rows, self.input_scaler_, groups, self._kernel_variance, seed)
         dtype = torch.float64 if len(self.input_scaler_.shift) <= FEW_COLUMNS else torch.float32
         z = start_inducing_inputs(rows, self.n_inducing, self.input_scaler_, seed, by_class, dtype)
         if not self.share_kernel:
@@ -240,11 +285,19 @@ class GPEstimator(BaseEstimator):
                 y = self.target_scaler_(y, self.model_.precision)
             absorb(self.model_, self._scaled(x), y, None if weights is None else torch.from_numpy(weights[indices]))
         self.n_rows_ += len(source)
+        self.elbo_ = self.loo_score_ = math.nan  # they would need the old rows
 
     def _check_weights(self, sample_weight: Any, count: int) -> np.ndarray | None:
         if sample_weight is None:
             return None
-        weights = _check_sample_weight(sample_weight, np.zeros((count, 1)), dtype=np.float64, ensure_non_negative=True)
+        weights = np.asarray(sample_weight, dtype=np.float64)
+        weights = np.full(count, weights) if weights.ndim == 0 else weights
+        if weights.shape != (count,):
+            raise ValueError(f"sample_weight must be one number per row, [{count}], got the shape {weights.shape}")
+        refuse_non_finite(weights, "sample_weight")
+        if (weights < 0).any():
+            row = int(np.argmax(weights < 0))
+            raise ValueError(f"sample_weight must not be negative, got {weights[row]:g} in row {row} (counted from 0)")
         if not weights.any():
             raise ValueError("sample_weight must not be zero for every row")
         return weights
@@ -301,9 +354,9 @@ class GPEstimator(BaseEstimator):
     def log_density(self, X: Any, y: Any) -> np.ndarray:
         """Log predictive density (for classes: log probability) of each target, [N], in the units of y."""
         source = self._predicted_rows(X)
-        targets = self._encode_targets(y)
+        targets = self._encode_targets(self._check_targets(y))
         if len(targets) != len(source):
-            raise ValueError(f"X has {len(source)} rows but y has {len(targets)}")
+            raise ValueError(f"X has {len(source)} rows, but y has {len(targets)}")
         found = np.empty(len(source))
         for block, marginals in self._marginals(source):
             with torch.no_grad():

@@ -1,17 +1,18 @@
 """Classification with calibrated probabilities."""
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
 from autogp.data import Summary, TargetScaler
 from autogp.estimators.base import GPEstimator
-from autogp.estimators.inputs import WithTargets, as_source, is_source, targets_of
+from autogp.estimators.inputs import WithTargets, refuse_non_finite
 from autogp.kernels import Kernel
 from autogp.likelihoods import Bernoulli, Likelihood, Softmax
 
@@ -81,6 +82,11 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     (0, True)
     """
 
+    _parameter_constraints: ClassVar[dict] = {
+        **GPEstimator._parameter_constraints,
+        "likelihood": [StrOptions({"auto", "logit", "probit", "softmax"}), Likelihood],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
     _kernel_variance = 10.0
 
     def __init__(
@@ -136,7 +142,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
         X may also be a source with targets, such as `autogp.data.open_source` gives for files of any size.
         """
-        source, labels = self._labelled(X, y, reset=True)
+        source, labels = self._read(X, y, reset=True)
         return self._fit_labels(source, labels, None, sample_weight, eval_set)
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> "GPClassifier":
@@ -146,11 +152,11 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         it should hold typical rows. The next ones update the posterior.
         """
         if not self.__sklearn_is_fitted__():
-            source, labels = self._labelled(X, y, reset=True)
+            source, labels = self._read(X, y, reset=True)
             return self._fit_labels(source, labels, classes, sample_weight, None)
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes must be those of the first call, {self.classes_}, got {np.unique(classes)}")
-        source, labels = self._labelled(X, y, reset=False)
+        source, labels = self._read(X, y, reset=False)
         targets = self._encode_targets(labels)
         weights = self._all_weights(targets, self._check_weights(sample_weight, len(source)))
         self._absorb(WithTargets(source, targets), weights)
@@ -175,62 +181,62 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(1)]
 
-    def _labelled(self, X: Any, y: Any, reset: bool) -> tuple[Any, np.ndarray]:
-        """Rows, and labels of any type [N]."""
-        source = as_source(self, X, reset)
-        if y is None and is_source(X):
-            y = targets_of(source)
-        elif y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+    def _check_targets(self, y: Any) -> np.ndarray:
+        """Labels [N] of any one type."""
         y = column_or_1d(y, warn=True)
+        refuse_non_finite(y, "y")
+        if y.dtype.kind == "O":
+            missing = [label is None or label != label for label in y]
+            if any(missing):
+                raise ValueError(f"Input y contains a missing label, first in row {missing.index(True)}")
+            if len({isinstance(label, str) for label in y}) > 1:
+                kinds = sorted({type(label).__name__ for label in y})
+                raise ValueError(f"y holds labels of different types ({', '.join(kinds)}): make them all texts")
         check_classification_targets(y)
-        check_consistent_length(X, y)
-        return source, y
+        return y
 
     def _fit_labels(
         self, source: Any, labels: np.ndarray, classes: Any, sample_weight: Any, eval_set: Any
     ) -> "GPClassifier":
         self.classes_ = np.unique(labels if classes is None else classes)
         if len(self.classes_) < 2:
-            raise ValueError(f"a classifier needs rows of at least 2 classes, got 1 class: {self.classes_[0]!r}")
+            raise ValueError(f"a classifier needs rows of at least 2 classes, got 1 class: {self.classes_.tolist()}")
         targets = self._encode_targets(labels)
         weights = self._check_weights(sample_weight, len(source))
-        if weights is not None and len(np.unique(targets[weights > 0])) < 2:
+        if classes is None and weights is not None and len(np.unique(targets[weights > 0])) < 2:
             raise ValueError("a classifier needs rows of at least 2 classes, but sample_weight leaves 1 class")
         weights = self._all_weights(targets, weights)
-        validation = None
-        if eval_set is not None:
-            rows, labels = self._labelled(*eval_set, reset=False)
-            validation = WithTargets(rows, self._encode_targets(labels))
-        self._fit(WithTargets(source, targets), weights, validation, targets)
+        self._fit(WithTargets(source, targets), weights, self._validation(eval_set), targets)
         return self
 
     def _all_weights(self, targets: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
         """What each row counts: its own weight, times that of its class."""
         if self.class_weight is None:
             return weights
-        by_class = self.class_weight
-        if isinstance(by_class, dict):  # scikit-learn takes names of classes that are not there for errors
-            by_class = {label: by_class.get(label, 1.0) for label in self.classes_.tolist()}
-        there = np.unique(targets)
-        found = np.ones(len(self.classes_))
-        found[there] = compute_class_weight(by_class, classes=self.classes_[there], y=self.classes_[targets])
+        labels, there = self.classes_.tolist(), np.unique(targets)
+        found = np.ones(len(labels))
+        if isinstance(self.class_weight, dict):
+            for label, weight in self.class_weight.items():
+                if label not in labels:
+                    raise ValueError(f"class_weight names {label!r}, which is not among the classes {labels}")
+                if not (isinstance(weight, (int, float, np.number)) and 0 <= weight < np.inf):
+                    raise ValueError(f"class_weight must hold finite numbers from 0, got {weight!r} for {label!r}")
+                found[labels.index(label)] = weight
+        else:
+            found[there] = compute_class_weight("balanced", classes=there, y=targets)
         return found[targets] * (1.0 if weights is None else weights)
 
     def _encode_targets(self, y: Any) -> np.ndarray:
         """Labels as numbers from 0."""
-        y = column_or_1d(y)
-        try:
-            place = np.searchsorted(self.classes_, y).clip(0, len(self.classes_) - 1)
-            unknown = self.classes_[place] != y
-        except TypeError:
-            unknown, place = np.array([label not in self.classes_ for label in y]), None
-        if unknown.any() or place is None:
-            row = int(np.flatnonzero(unknown)[0]) if unknown.any() else 0
+        labels = self.classes_.tolist()
+        places = {label: place for place, label in enumerate(labels)}
+        found = np.array([places.get(label, -1) for label in y.tolist()], dtype=np.int64)
+        if (found < 0).any():
+            row = int(np.argmax(found < 0))
             raise ValueError(
-                f"y holds the label {y[row]!r} in row {row}, which is not among the classes {self.classes_}"
+                f"y holds the label {y.tolist()[row]!r} in row {row}, which is not among the classes {labels}"
             )
-        return place.astype(np.int64)
+        return found
 
     def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
         count = len(self.classes_)
@@ -241,10 +247,6 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             name = "logit" if count == 2 else "softmax"
         if name == "softmax":
             return Softmax(count), None
-        if name not in ("logit", "probit"):
-            raise ValueError(
-                f"likelihood must be 'auto', 'logit', 'probit', 'softmax' or a Likelihood, got {self.likelihood!r}"
-            )
         if count > 2:
             raise ValueError(f"likelihood={name!r} is for two classes, there are {count}: use 'softmax'")
         return Bernoulli(link=name), None

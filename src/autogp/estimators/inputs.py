@@ -1,17 +1,20 @@
 """What a user may pass as X, turned into a source of rows of numbers."""
 
+import math
 import sys
 import warnings
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 
 from autogp.data import ArraySource, Source, TableEncoder, Unseen, as_table
 
-__all__ = ["WithTargets", "as_source", "is_source", "targets_of"]
+__all__ = ["WithTargets", "as_source", "is_source", "refuse_non_finite", "targets_of"]
 
 TARGET_ROWS = 10_000
+CHECKED_NUMBERS = 2**22  # at a time
 
 
 class WithTargets:
@@ -60,11 +63,12 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
         estimator.target_names_ = getattr(X, "targets", None)
     if is_source(X):
         return _checked_source(estimator, X, reset)
-    encode = _needs_encoding(X) if reset else getattr(estimator, "encoder_", None) is not None
+    encoder = None if reset else estimator.encoder_
+    encode = _needs_encoding(X) if reset else encoder is not None and not (encoder.plain and not _is_frame(X))
     if not encode:
         if reset:
             estimator.encoder_ = None
-        return ArraySource(_plain(validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype="numeric")))
+        return ArraySource(_numbers(estimator, X, reset))
     if not _is_frame(X):
         raise ValueError(
             f"X must be a DataFrame with the columns {', '.join(estimator.encoder_.inputs)}, as in fit, "
@@ -97,12 +101,53 @@ def _checked_source(estimator: Any, source: Any, reset: bool) -> Source:
     return source
 
 
-def _plain(X: Any) -> Any:
-    """Types that torch does not know, in one that it does."""
-    kind, size = X.dtype.kind, X.dtype.itemsize
-    if kind == "O" or (kind == "f" and size > 8):
-        return X.astype(np.float64)
-    return X
+def refuse_non_finite(values: Any, name: str, columns: Any = None, advice: str = "") -> None:
+    """Raises ValueError naming the first number of an array [N] or [N, D] (dense or sparse) that is not finite."""
+    if values.dtype.kind != "f":
+        return
+    step = max(1, CHECKED_NUMBERS // math.prod(values.shape[1:]))
+    for start in range(0, values.shape[0], step):
+        block = values[start : start + step]
+        if np.isfinite(block.data if issparse(block) else block).all():
+            continue
+        block = block.toarray() if issparse(block) else block
+        place = tuple(np.argwhere(~np.isfinite(block))[0].tolist())
+        what = "NaN" if np.isnan(block[place]) else "infinity"
+        where = f"row {start + place[0]}"
+        if len(place) > 1:
+            where += f", column {place[1] if columns is None else repr(columns[place[1]])}"
+        raise ValueError(f"Input {name} contains {what}, first in {where} (counted from 0).{advice}")
+
+
+def _numbers(estimator: Any, X: Any, reset: bool) -> Any:
+    """X as an array of finite numbers, dense or CSR, in a type that torch knows."""
+    try:
+        options: dict[str, Any] = {"accept_sparse": "csr", "dtype": "numeric", "ensure_all_finite": False}
+        found: Any = validate_data(estimator, X, reset=reset, **options)
+    except ValueError as error:
+        text = _first_text(X)
+        if text is None:
+            raise
+        raise ValueError(
+            f"Input X contains text, first {text}. Pass a DataFrame, whose text columns are encoded, or numbers."
+        ) from error
+    if found.dtype.kind == "O" or (found.dtype.kind == "f" and found.dtype.itemsize > 8):
+        found = found.astype(np.float64)
+    advice = " Missing values may be in the DataFrame that fit gets; else impute them or leave the rows out."
+    refuse_non_finite(found, "X", getattr(estimator, "feature_names_in_", None), advice)
+    return found
+
+
+def _first_text(X: Any) -> str | None:
+    """Where an array has text that is no number."""
+    cells = np.asarray(X, dtype=object)
+    for place, value in np.ndenumerate(cells) if cells.ndim == 2 else ():
+        try:
+            if isinstance(value, (str, bytes)):
+                float(value)
+        except ValueError:
+            return f"{value!r} in row {place[0]}, column {place[1]} (counted from 0)"
+    return None
 
 
 def _is_frame(X: Any) -> bool:

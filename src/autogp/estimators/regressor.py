@@ -2,23 +2,22 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_consistent_length
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_array
 
 from autogp.data import Summary, TargetScaler
 from autogp.estimators.base import GPEstimator
-from autogp.estimators.inputs import WithTargets, as_source, is_source, targets_of
+from autogp.estimators.inputs import WithTargets, refuse_non_finite
 from autogp.kernels import Kernel
 from autogp.likelihoods import Gaussian, Likelihood, Network, Poisson, StudentT
 
 __all__ = ["GPRegressor"]
-
-LIKELIHOODS = ("gaussian", "student_t", "poisson", "network")
 
 
 class GPRegressor(RegressorMixin, GPEstimator):
@@ -84,6 +83,11 @@ class GPRegressor(RegressorMixin, GPEstimator):
     True
     """
 
+    _parameter_constraints: ClassVar[dict] = {
+        **GPEstimator._parameter_constraints,
+        "likelihood": [StrOptions({"gaussian", "student_t", "poisson", "network"}), Likelihood],
+    }
+
     def __init__(
         self,
         n_inducing: int = 200,
@@ -136,15 +140,11 @@ class GPRegressor(RegressorMixin, GPEstimator):
 
         X may also be a source with targets, such as `autogp.data.open_source` gives for files of any size.
         """
-        source, y = self._rows_and_targets(X, y, reset=True)
+        source, y = self._read(X, y, reset=True)
         weights = self._check_weights(sample_weight, len(source))
         self._single = y.ndim == 1
         self.n_outputs_ = 1 if self._single else y.shape[1]
-        validation = None
-        if eval_set is not None:
-            rows, held = self._rows_and_targets(*eval_set, reset=False)
-            validation = WithTargets(rows, self._encode_targets(held))
-        self._fit(WithTargets(source, y), weights, validation, None)
+        self._fit(WithTargets(source, y), weights, self._validation(eval_set), None)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GPRegressor":
@@ -155,7 +155,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, sample_weight)
-        source, y = self._rows_and_targets(X, y, reset=False)
+        source, y = self._read(X, y, reset=False)
         weights = self._check_weights(sample_weight, len(source))
         self._absorb(WithTargets(source, self._encode_targets(y)), weights)
         return self
@@ -203,8 +203,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
         return found[:, 0] if self._single else found
 
     def _quantiles(self, source: Any, levels: Sequence[float]) -> np.ndarray:
-        wanted = torch.as_tensor(levels, dtype=torch.float64)
-        if wanted.ndim != 1 or len(wanted) == 0 or not ((wanted > 0) & (wanted < 1)).all():
+        wanted = torch.tensor(levels if np.ndim(levels) == 1 and np.isrealobj(levels) else [], dtype=torch.float64)
+        if len(wanted) == 0 or not ((wanted > 0) & (wanted < 1)).all():
             raise ValueError(f"quantiles must be a list of levels between 0 and 1, got {levels!r}")
         found = np.empty((len(source), self.n_outputs_, len(wanted)))
         for block, marginals in self._marginals(source):
@@ -220,18 +220,14 @@ class GPRegressor(RegressorMixin, GPEstimator):
     def _shaped(self, values: np.ndarray) -> np.ndarray:
         return values[:, 0] if self._single else values
 
-    def _rows_and_targets(self, X: Any, y: Any, reset: bool) -> tuple[Any, np.ndarray]:
-        source = as_source(self, X, reset)
-        if y is None and is_source(X):
-            y = targets_of(source)
-        elif y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        y = _checked_targets(y)
-        check_consistent_length(X, y)
-        return source, y
+    def _check_targets(self, y: Any) -> np.ndarray:
+        """Numbers [N] or [N, P]; some may be missing (NaN) where there are several outputs."""
+        y = check_array(y, ensure_2d=False, ensure_all_finite=False, input_name="y", dtype="numeric")
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        refuse_non_finite(y if y.ndim == 1 else np.where(np.isnan(y), 0.0, y), "y")
+        return y
 
     def _encode_targets(self, y: Any) -> np.ndarray:
-        y = _checked_targets(y)
         outputs = 1 if y.ndim == 1 else y.shape[1]
         if outputs != self.n_outputs_:
             raise ValueError(f"y has {outputs} outputs, but {type(self).__name__} was fitted with {self.n_outputs_}")
@@ -247,23 +243,9 @@ class GPRegressor(RegressorMixin, GPEstimator):
             likelihood = StudentT(outputs, scale=0.3)
         elif self.likelihood == "network":
             likelihood = Network(outputs, variance=0.1)
-        elif self.likelihood == "poisson":
+        else:
             assert summary.y is not None
             likelihood = Poisson(outputs, rate=torch.from_numpy(summary.y.mean).clamp_min(1e-3))
-        else:
-            raise ValueError(
-                f"likelihood must be one of {', '.join(LIKELIHOODS)} or a Likelihood, got {self.likelihood!r}"
-            )
         if isinstance(likelihood, (Gaussian, StudentT, Network)):  # families that a change of units leaves as they are
             return likelihood, TargetScaler.from_summary(summary)
         return likelihood, None
-
-
-def _checked_targets(y: Any) -> np.ndarray:
-    """Targets [N] or [N, P] as numbers; missing ones (NaN) only where there are several outputs."""
-    options: dict[str, Any] = {"ensure_2d": False, "input_name": "y", "dtype": "numeric"}
-    y = check_array(y, ensure_all_finite=False, **options)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    several: Any = "allow-nan" if y.ndim == 2 else True
-    return check_array(y, ensure_all_finite=several, **options)
