@@ -7,23 +7,23 @@ import numpy as np
 from rich.table import Table
 
 from autogp import metrics
-from autogp.cli.models import encoder_for, is_classifier, target_of
+from autogp.cli.models import encoder_for, is_classifier, open_model, target_of
 from autogp.cli.predicting import QUANTILES
 from autogp.cli.terminal import Terminal
 from autogp.data import ArraySource, check_finite, open_source
-from autogp.estimators import load_model
 
 __all__ = ["evaluate_file"]
 
 
 def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str | None) -> None:
     """Shows the scores of a model on a file with targets."""
-    model = load_model(model_path)
+    model = open_model(model_path)
     source = _open(model, data, target)
     scores = _class_scores(model, source) if is_classifier(model) else _number_scores(model, source)
     for note in source.notes:
         terminal.note(note)
-    table = Table("score", "value", "", title=f"{model_path} on {len(source):,} rows of {data}", title_justify="left")
+    terminal.say(f"{model_path} on {len(source):,} rows of {data}")
+    table = Table("score", "value", "")
     for name, (value, words) in scores.items():
         table.add_row(name, f"{value:.4g}", words)
     terminal.say(table)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import typer
 
 from autogp.cli.models import facts
 from autogp.cli.tasks import TaskFound, find_task
@@ -68,7 +69,7 @@ def _open(data: Path, target: str | None, ignore: list[str]) -> ArraySource:
         return open_source(data, target)
     names = column_names(data)
     if target is None:
-        raise ValueError(f"which column is to be predicted? Say --target COLUMN; there are {_listed(names)}")
+        raise typer.BadParameter(f"which column is to be predicted? There are {_listed(names)}", param_hint="--target")
     refuse_unknown(data, [target, *ignore], names)
     return open_source(data, target, columns=[name for name in names if name != target and name not in ignore])
 

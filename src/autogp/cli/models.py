@@ -8,17 +8,24 @@ from autogp.data import TableEncoder, is_table
 from autogp.estimators import GPClassifier, load_model
 from autogp.estimators.summary import describe
 
-__all__ = ["encoder_for", "facts", "is_classifier", "show_model"]
+__all__ = ["encoder_for", "facts", "is_classifier", "open_model", "show_model", "target_of"]
 
 
 def show_model(terminal: Terminal, path: Path) -> None:
     """The command `autogp info`."""
-    model = load_model(path)
+    model = open_model(path)
     terminal.say(describe(model))
     notes = [] if model.encoder_ is None else model.encoder_.notes
     for note in notes:
         terminal.say(f"  {note}")
     terminal.result({"model": str(path), **facts(model), "notes": notes, "summary": describe(model)})
+
+
+def open_model(path: Path) -> Any:
+    """The estimator in a model file."""
+    if is_table(path) or path.suffix in (".npz", ".npy"):
+        raise ValueError(f"{path} is data, not a model: name the model first, then the data")
+    return load_model(path)
 
 
 def facts(model: Any) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import typer
 from rich.table import Table
+from rich.text import Text
 
-from autogp.cli.models import encoder_for, is_classifier
+from autogp.cli.models import encoder_for, is_classifier, open_model
 from autogp.cli.terminal import Terminal
 from autogp.cli.writing import check_writable, table_writer
 from autogp.data import ArraySource, Unseen, read_rows
-from autogp.estimators import load_model
 
 __all__ = ["QUANTILES", "predict_file"]
 
@@ -26,9 +27,9 @@ def predict_file(terminal: Terminal, model_path: Path, data: Path, out: Path | N
     """Writes predictions to `out`, or shows the first."""
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
-            raise ValueError(f"{out} should end in .csv or .parquet")
+            raise typer.BadParameter(f"{out} should end in .csv or .parquet", param_hint="--out")
         check_writable(out, data)
-    model = load_model(model_path)
+    model = open_model(model_path)
     unseen = Unseen()
     rows = read_rows(data, encoder_for(model, data), unseen)
     if out is None:
@@ -73,10 +74,13 @@ def _write(terminal: Terminal, model: Any, rows: Iterator[np.ndarray], out: Path
 
 
 def _show(terminal: Terminal, batch: pa.RecordBatch) -> None:
-    table = Table("row", *batch.schema.names[:MOST_COLUMNS])
+    table = Table("row")
+    for name in batch.schema.names[:MOST_COLUMNS]:
+        table.add_column(Text(name))  # a label may look like rich's markup
     for number, row in enumerate(batch.to_pylist(), 1):
         values = list(row.values())[:MOST_COLUMNS]
-        table.add_row(str(number), *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
+        texts = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in values)
+        table.add_row(str(number), *map(Text, texts))
     terminal.say(table)
     if batch.num_columns > MOST_COLUMNS:
         terminal.say(f"and {batch.num_columns - MOST_COLUMNS} more columns")

@@ -35,7 +35,7 @@ def find_task(source: ArraySource, wanted: str) -> TaskFound:
                 f"the target holds text, such as {source.classes[0]!r}: --task {wanted} needs numbers, text is for "
                 "classification"
             )
-        return _classification(np.array(source.classes)[y], "it holds text" if wanted == "auto" else "")
+        return _classification(np.array(source.classes)[y], "the target holds text" if wanted == "auto" else "")
     whole = y.dtype.kind != "f" or bool((y == np.rint(y)).all())
     if wanted == "auto":
         return _likeliest(y, whole)
@@ -52,16 +52,16 @@ def find_task(source: ArraySource, wanted: str) -> TaskFound:
 def _likeliest(y: np.ndarray, whole: bool) -> TaskFound:
     if not whole or y.ndim == 2:
         return TaskFound(
-            "regression", y, "it holds numbers with fractions" if y.ndim == 1 else "it has several columns"
+            "regression", y, "the target holds fractions" if y.ndim == 1 else "the target has several columns"
         )
     count = len(np.unique(y))
     few = count <= max(2, min(MOST_CLASSES, len(y) // ROWS_PER_CLASS))
     if few and (y.dtype.kind != "f" or count <= 2):
         return _classification(
-            y.astype(np.int64), f"it holds {count} different whole numbers; else say --task regression"
+            y.astype(np.int64), f"the target holds {count} different whole numbers; else say --task regression"
         )
     other = "; --task count is for counts, --task classification for labels" if y.min() >= 0 else ""
-    return TaskFound("regression", y, f"it holds {count} different whole numbers{other}")
+    return TaskFound("regression", y, f"the target holds {count} different whole numbers{other}")
 
 
 def _classification(labels: np.ndarray, assumption: str = "") -> TaskFound:

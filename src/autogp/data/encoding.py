@@ -130,7 +130,11 @@ class TableEncoder:
         """Raises `ValueError` where a column that the encoder uses is not among `names`, or twice."""
         lacking = [name for name in self.used if name not in names]
         if lacking:
-            raise ValueError(f"{place}there is no column {_listed(lacking)}, which the model was trained with")
+            some = "is no column" if len(lacking) == 1 else "are no columns"
+            raise ValueError(
+                f"{place}there {some} {_listed(lacking)}, which the model was trained with; "
+                f"there are {_listed(list(names))}"
+            )
         _refuse_repeated(self.used, names, place)
 
     @property

@@ -195,7 +195,9 @@ class _Targets:
             y = numbers_of(batch, self.names, start + 1, f"{self.table}: target ")  # [B, P]
             if self.single and np.isnan(y).any():
                 row = start + int(np.argmax(np.isnan(y[:, 0]))) + 1
-                raise ValueError(f"{self.table}: target column {self.names[0]!r} has a missing value in row {row}")
+                raise ValueError(
+                    f"{self.table}: target column {self.names[0]!r} has a missing value in row {row}: remove such rows"
+                )
             self.whole = self.whole and bool((y == np.rint(y)).all())
             _append(self.path, y)
 
@@ -230,7 +232,7 @@ class _Labels:
         """Codes [B] of labels [B], in order of first appearance; `start` rows came before."""
         if column.null_count:
             row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise ValueError(f"{self.place} has a missing value in row {start + row + 1}")
+            raise ValueError(f"{self.place} has a missing value in row {start + row + 1}: remove such rows")
         encoded = column.cast(pa.string()).dictionary_encode()
         positions = encoded.indices.to_numpy()
         _, first = np.unique(positions, return_index=True)
