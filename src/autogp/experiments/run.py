@@ -67,10 +67,10 @@ def execute(
     model = start_model(run, source, input_scaler)
     ready = time.monotonic()
 
-    def judge() -> dict[str, float]:
-        return scores(model, test, Feed(model, len(source), None, input_scaler, target_scaler))
+    def judge(quick: bool) -> dict[str, float]:
+        return scores(model, test, Feed(model, len(source), None, input_scaler, target_scaler), quick)
 
-    curve = Curve(judge, folder, resume) if run.experiment.curve else None
+    curve = Curve(lambda: judge(quick=True), folder, resume) if run.experiment.curve else None
     display = progress_display(verbose)
     try:
         history = train(
@@ -87,7 +87,7 @@ def execute(
         if display is not None:
             display.close()
     trained = time.monotonic()
-    found = judge()
+    found = judge(quick=False)
     experiment = run.experiment
     published = experiment.published.get((run.kernel, run.objective, run.inducing))
     return plain(

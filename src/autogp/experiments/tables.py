@@ -89,7 +89,7 @@ def _table(records: list[Record]) -> str:
 
 def _number(metric: str, values: list[float]) -> str:
     """Their mean, and its standard error where there are several."""
-    scale, digits, unit = (100, 2, " %") if metric == "error" else (1, 4, "")
+    scale, digits, unit = (100, 2, " %") if metric == "error" else (1, 4 if np.mean(np.abs(values)) > 0.01 else 6, "")
     mean = f"{scale * np.mean(values):.{digits}f}"
     if len(values) > 1:
         mean += f" ± {scale * np.std(values, ddof=1) / np.sqrt(len(values)):.{digits}f}"
