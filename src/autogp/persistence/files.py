@@ -5,6 +5,7 @@ __all__ = ["Saved", "load", "save"]
 import inspect
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,31 +14,17 @@ import torch
 from torch import Tensor, nn
 
 import autogp
-from autogp import kernels, likelihoods
-from autogp.data import InputScaler, TargetScaler
-from autogp.kernels import Kernel
-from autogp.likelihoods import Elementwise, Likelihood
-from autogp.linalg import LAST_JITTER
 from autogp.model import SparseGP
-from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior
+from autogp.persistence.checks import (
+    MOST_MODULES,
+    MOST_NUMBERS,
+    OWN,
+    POSTERIORS,
+    check_numbers,
+    check_parts,
+    make_posterior,
+)
 from autogp.storage import StorageError, read_tensors, write_tensors
-
-# A posterior is its tensors and nothing else: their axes are Q latents, M inducing inputs, K components.
-_POSTERIORS: dict[type, dict[str, str]] = {
-    GaussianPosterior: {"precision": "QMM", "shift": "QM"},
-    MixturePosterior: {"logits": "K", "mean": "KQM", "log_scale": "KQM", "lower": "KQMM"},
-    HeldPosterior: {"log_weights": "K", "mean": "KQM", "log_det": "KQ", "covariance": "KQMM"},
-}
-_BASES = (Kernel, Likelihood, Elementwise)
-_OWN = {SparseGP, InputScaler, TargetScaler, *_POSTERIORS} | {
-    kind
-    for package in (kernels, likelihoods)
-    for kind in (getattr(package, name) for name in package.__all__)
-    if issubclass(kind, nn.Module) and kind not in _BASES
-}
-# What a hostile file may make a constructor compute: far beyond any model, and far below what hurts.
-_MOST_MODULES = 200
-_MOST_NUMBERS = 2**22  # integers, positive parameters, and columns times latents
 
 
 class Saved(NamedTuple):
@@ -158,7 +145,7 @@ def _restore(
         for name, content in described.items():
             modules[name] = builder.build(content, name)
             _assign(modules[name], groups[name], name)
-            _check_numbers(modules[name])
+            check_numbers(modules[name])
     return modules, groups["tensors"]
 
 
@@ -177,8 +164,8 @@ class _Builder:
             case _:
                 raise ValueError(f"{path} is not described by a type and its arguments")
         self.count += 1
-        if self.count > _MOST_MODULES:
-            raise ValueError(f"it has more than {_MOST_MODULES} modules")
+        if self.count > MOST_MODULES:
+            raise ValueError(f"it has more than {MOST_MODULES} modules")
         if name not in self.types:
             raise _UnknownTypeError(
                 f"{path} is a {name[:80]!r}, which is none of autogp's own types: pass your class, "
@@ -189,14 +176,14 @@ class _Builder:
         for argument, value in arguments.items():
             if argument not in signature.parameters:
                 raise ValueError(f"{path}: {name} has no argument {argument[:80]!r}")
-            if kind in _OWN and isinstance(value, int) and abs(value) > _MOST_NUMBERS:
-                raise ValueError(f"{path}: the argument {argument!r} is beyond {_MOST_NUMBERS}")
+            if kind in OWN and isinstance(value, int) and abs(value) > MOST_NUMBERS:
+                raise ValueError(f"{path}: the argument {argument!r} is beyond {MOST_NUMBERS}")
         values = {key: value for key in signature.parameters for value in self._values(key, arguments, path)}
         try:
-            if kind in _POSTERIORS:
-                return _posterior(kind, self.tensors, path)
+            if kind in POSTERIORS:
+                return make_posterior(kind, self.tensors, path)
             if kind is SparseGP:
-                _check_parts(**values)
+                check_parts(**values)
             bound = inspect.BoundArguments(signature, values)  # pyright: ignore[reportArgumentType]
             module = kind(*bound.args, **bound.kwargs)
         except Exception as error:
@@ -212,8 +199,8 @@ class _Builder:
         if key in arguments:
             return [self._decode(arguments[key], f"{path}.{key}")]
         if own is None and log is not None:
-            if log.numel() > _MOST_NUMBERS:
-                raise ValueError(f"{path}: the argument {key!r} has more than {_MOST_NUMBERS} numbers")
+            if log.numel() > MOST_NUMBERS:
+                raise ValueError(f"{path}: the argument {key!r} has more than {MOST_NUMBERS} numbers")
             own = log.exp()
         return [] if own is None else [own if own.ndim else own.item()]
 
@@ -221,44 +208,6 @@ class _Builder:
         if isinstance(content, list):
             return [self._decode(item, f"{path}.{i}") for i, item in enumerate(content)]
         return self.build(content, path) if isinstance(content, dict) else content
-
-
-def _posterior(kind: type, tensors: dict[str, Tensor], path: str) -> nn.Module:
-    """The smallest posterior of its kind, with the file's tensors put in place of its own: nothing is copied."""
-    if kind is MixturePosterior:
-        posterior = MixturePosterior(1, 1, diagonal=f"{path}.lower" not in tensors)
-    elif kind is HeldPosterior:
-        one = torch.ones(1, 1, 1, dtype=torch.float64)
-        posterior = HeldPosterior(GaussianPosterior(1, 1).moments(one), one)
-    else:
-        posterior = GaussianPosterior(1, 1)
-    sizes: dict[str, int] = {}
-    for name, old in posterior.state_dict(keep_vars=True).items():
-        new, axes = tensors.get(f"{path}.{name}"), _POSTERIORS[kind][name]
-        if new is None or new.ndim != len(axes) or new.dtype != old.dtype or new.numel() == 0:
-            raise ValueError(f"{path}.{name} must be a tensor of {len(axes)} axes in {old.dtype}")
-        if any(sizes.setdefault(axis, size) != size for axis, size in zip(axes, new.shape, strict=True)):
-            raise ValueError(f"{path}.{name} has the shape {tuple(new.shape)}, where others make {sizes}")
-        setattr(posterior, name, nn.Parameter(new) if isinstance(old, nn.Parameter) else new)
-    return posterior
-
-
-def _check_parts(kernel: Any, likelihood: Any, inducing_inputs: Any, posterior: Any) -> None:
-    """What the constructor of a model takes for granted."""
-    if not isinstance(kernel, Kernel) or not isinstance(likelihood, Likelihood) or type(posterior) not in _POSTERIORS:
-        raise TypeError("a model is made of a kernel, a likelihood and one of autogp's posteriors")
-    if not isinstance(inducing_inputs, Tensor) or inducing_inputs.ndim != 3:
-        raise ValueError("inducing_inputs must be a tensor of 3 axes")
-    mean = posterior.shift[None] if isinstance(posterior, GaussianPosterior) else posterior.mean
-    if mean.shape[1:] != (likelihood.num_latents, inducing_inputs.shape[1]):
-        raise ValueError(
-            f"the posterior is over {mean.shape[1]} latent functions at {mean.shape[2]} inducing inputs, the model has "
-            f"{likelihood.num_latents} and {inducing_inputs.shape[1]}"
-        )
-    owned = [part for part in kernel.modules() if type(part) in _OWN]
-    groups = max([1, *(len(tensor) for part in owned for tensor in part.parameters(recurse=False))])
-    if groups * inducing_inputs.shape[2] > _MOST_NUMBERS:
-        raise ValueError(f"the columns of inducing_inputs times the kernel's latent functions exceed {_MOST_NUMBERS}")
 
 
 def _assign(module: nn.Module, state: dict[str, Tensor], path: str) -> None:
@@ -277,29 +226,8 @@ def _assign(module: nn.Module, state: dict[str, Tensor], path: str) -> None:
     module.load_state_dict(state, assign=True)
 
 
-def _check_numbers(root: nn.Module) -> None:
-    """Whether predictions can be computed; what a caller's own types hold is theirs to check."""
-    for module in root.modules():
-        name = type(module).__name__
-        if type(module) in _OWN:
-            for key, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
-                if not all(torch.isfinite(part).all() for part in tensor.reshape(-1).split(2**20)):
-                    raise ValueError(f"{key!r} of a {name} contains NaN or infinity")
-        if isinstance(module, SparseGP) and not 0 < module.jitter.item() <= LAST_JITTER:
-            raise ValueError(f"jitter must be positive and at most {LAST_JITTER:g}, got {module.jitter.item():g}")
-        if isinstance(module, (GaussianPosterior, HeldPosterior)):
-            precision = isinstance(module, GaussianPosterior)
-            matrices = module.precision if precision else module.covariance
-            for matrix in matrices.reshape(-1, *matrices.shape[-2:]):  # one by one: memory for one
-                low, high = (limit.item() for limit in matrix.aminmax())
-                if (matrix - matrix.mT).abs_().max() > 1e-6 * max(-low, high) or (matrix.diagonal() < 0).any():
-                    raise ValueError(f"a matrix of a {name} is not symmetric with a positive diagonal")
-                if precision and torch.linalg.cholesky_ex(matrix).info:
-                    raise ValueError("the precision of a GaussianPosterior is not positive definite")
-
-
 def _by_name(types: Iterable[type]) -> dict[str, type]:
-    found = {kind.__name__: kind for kind in _OWN}
+    found = {kind.__name__: kind for kind in OWN}
     for kind in types:
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
             raise TypeError(f"types must hold classes derived from torch.nn.Module, got {kind!r}")
@@ -308,8 +236,9 @@ def _by_name(types: Iterable[type]) -> dict[str, type]:
     return found
 
 
+@cache
 def _signature(kind: type) -> inspect.Signature:
-    if kind.__init__ is nn.Module.__init__ or kind in _POSTERIORS:  # no arguments, or none that its tensors do not tell
+    if kind.__init__ is nn.Module.__init__ or kind in POSTERIORS:  # no arguments, or none that its tensors do not tell
         return inspect.Signature()
     signature = inspect.signature(kind)
     for parameter in signature.parameters.values():
