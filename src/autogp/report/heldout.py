@@ -1,0 +1,140 @@
+"""The rows that a report is about: their numbers, their names, and how to show them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from autogp.data import ArraySource
+from autogp.estimators import GPClassifier
+from autogp.estimators.base import GPEstimator
+from autogp.report.pictures import find_image_shape, picture
+
+__all__ = ["HeldOut", "figure_of", "percent", "score_of"]
+
+SHOWN_COLUMNS = 6
+LONGEST_TEXT = 60
+
+
+class HeldOut:
+    """Held-out rows of a fitted estimator, with their targets as `y`: codes of classes [N], or numbers [N, P]."""
+
+    def __init__(
+        self,
+        estimator: GPEstimator,
+        X: Any,
+        y: Any,
+        feature_names: Sequence[str] | None,
+        image_shape: Sequence[int] | None,
+    ):
+        check_is_fitted(estimator)
+        self.estimator: Any = estimator
+        self.source, targets = estimator._read(X, y, reset=False)
+        self.y: Any = estimator._encode_targets(targets)
+        if not isinstance(estimator, GPClassifier):
+            self.y = self.y.astype(np.float64).reshape(len(targets), -1)
+        self.frame = X if hasattr(X, "iloc") else None  # a DataFrame shows its own values
+        self.names = self._names(feature_names)
+        self.image_shape = find_image_shape(self.source, estimator, image_shape)
+        self.relevance = self._relevance()
+        order = np.arange(len(self.names)) if self.relevance is None else np.argsort(-self.relevance, kind="stable")
+        self.shown = order[:SHOWN_COLUMNS]
+        pixels, _ = self.source.rows(np.arange(min(len(self.source), 1000)))
+        self.range = float(pixels.min()), float(pixels.max())
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def columns(self) -> list[tuple[str, bool]]:
+        """Names of the columns of tables, the most relevant ones, and whether they hold numbers."""
+        encoder = self.estimator.encoder_
+        return [
+            (self.names[column], encoder is None or not hasattr(encoder.parts[column], "categories"))
+            for column in self.shown
+        ]
+
+    def pictures(self, rows: np.ndarray) -> list[str]:
+        """Rows as addresses of pictures."""
+        assert self.image_shape is not None
+        return [picture(x, self.image_shape, self.range) for x in self.source.rows(rows)[0]]
+
+    def table(self, rows: np.ndarray) -> list[list[str]]:
+        """The values of the most relevant columns, as texts."""
+        if self.frame is not None:
+            return [[_shown(self.frame.iloc[int(row), column]) for column in self.shown] for row in rows]
+        return self.texts(self.source.rows(rows)[0])
+
+    def texts(self, x: np.ndarray) -> list[list[str]]:
+        """The same for inputs [B, D] as the model takes them; text columns show their likeliest category."""
+        encoder = self.estimator.encoder_
+        if encoder is None:
+            return [[_shown(row[column]) for column in self.shown] for row in x]
+        starts = np.cumsum([0, *(len(part.columns) for part in encoder.parts)])
+        return [
+            [_decoded(encoder.parts[column], row[starts[column] : starts[column + 1]]) for column in self.shown]
+            for row in x
+        ]
+
+    def inducing(self) -> ArraySource:
+        """The inducing inputs (of the first function, where each has its own) in the units of the data, [M, D]."""
+        scaler = self.estimator.input_scaler_
+        z = self.estimator.model_.inducing_inputs.detach()[0].double()
+        return ArraySource((z * scaler.scale + scaler.shift).cpu())
+
+    def _names(self, given: Sequence[str] | None) -> list[str]:
+        count = self.estimator.n_features_in_
+        if given is not None and len(given) != count:
+            raise ValueError(f"feature_names has {len(given)} names, but the model has {count} columns")
+        names = given if given is not None else getattr(self.estimator, "feature_names_in_", None)
+        return [f"x{number}" for number in range(count)] if names is None else [str(name) for name in names]
+
+    def _relevance(self) -> np.ndarray | None:
+        try:
+            return self.estimator.feature_relevance_
+        except AttributeError:  # a kernel without lengthscales
+            return None
+
+
+def figure_of(value: Any) -> str:
+    """A number as a person writes it."""
+    value = float(value)
+    if not math.isfinite(value):
+        return "–"
+    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return text.replace("-", "−")
+
+
+def score_of(value: Any) -> str:
+    """The same for scores, which have fewer digits the smaller they are."""
+    return figure_of(float(f"{value:.2g}") if abs(value) < 0.1 else value)
+
+
+def percent(share: Any) -> str:
+    """0.0123 as 1.2 %, and never 100 % or 0 % where that is not so."""
+    if not math.isfinite(share):
+        return "–"
+    digits = 1 if 0 < share < 1 else 0
+    while digits < 4 and 0 < share < 1 and round(100 * share, digits) in (0, 100):
+        digits += 1
+    return f"{100 * share:.{digits}f} %"
+
+
+def _shown(value: Any) -> str:
+    if value is None or value != value or str(value) == "<NA>":
+        return "–"
+    if isinstance(value, (float, np.floating)):
+        return figure_of(value)
+    text = str(value)
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+
+
+def _decoded(part: Any, values: np.ndarray) -> str:
+    """One column of a table from its encoded columns."""
+    if len(values) == 0:
+        return "–"
+    if not hasattr(part, "categories"):
+        return "–" if len(values) == 2 and values[1] > 0.5 else figure_of(values[0])
+    best = int(values.argmax())
+    return _shown(part.categories[best]) if best < len(part.categories) and values[best] > 0 else "–"

@@ -1,0 +1,146 @@
+"""From a fitted estimator and held-out rows to one HTML file."""
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+import autogp
+from autogp.data.sources import evenly_spaced
+from autogp.estimators import GPClassifier, GPRegressor
+from autogp.estimators.summary import described_facts
+from autogp.report.classes import class_content
+from autogp.report.figures import training_figure
+from autogp.report.heldout import HeldOut, figure_of, percent
+from autogp.report.numbers import number_content
+from autogp.report.pictures import heat_map, picture
+from autogp.storage import replace_file
+
+__all__ = ["write_report"]
+
+MOST_BARS = 20
+MOST_PICTURES = 100  # of inducing inputs
+INDUCING_ROWS = 10  # of a table
+
+
+def write_report(
+    path: str | Path,
+    estimator: GPClassifier | GPRegressor,
+    X: Any,
+    y: Any = None,
+    *,
+    title: str | None = None,
+    feature_names: Sequence[str] | None = None,
+    image_shape: Sequence[int] | None = None,
+) -> None:
+    """Writes a report on a fitted model as one HTML file, which opens anywhere without a network.
+
+    Arguments:
+        path: The file to write; what was there stays until the new one is complete.
+        estimator: A fitted `GPClassifier` or `GPRegressor`.
+        X: Rows that the model has not learnt from, as `predict` takes them.
+        y: Their targets; None where X is a source that has them.
+        title: The heading.
+        feature_names: Names of the columns, where X has none.
+        image_shape: (H, W), (3, H, W) or (H, W, 3) where rows are images; found out for square ones.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent} to write {path.name} into")
+    if not isinstance(estimator, GPClassifier | GPRegressor):
+        raise TypeError(f"estimator must be a fitted GPClassifier or GPRegressor, got {type(estimator).__name__}")
+    held = HeldOut(estimator, X, y, feature_names, image_shape)
+    content = class_content(held) if isinstance(estimator, GPClassifier) else number_content(held)
+    _add_looks(held, content["hard"])
+    today = datetime.date.today()
+    order, said = content["at_inducing"](inducing := held.inducing())
+    page = (
+        _environment()
+        .get_template("report.html")
+        .render(
+            content,
+            title=title or f"How good is this {'classifier' if isinstance(estimator, GPClassifier) else 'model'}?",
+            version=autogp.__version__,
+            date=f"{today.day} {today:%B %Y}",
+            rows=len(held),
+            trained_rows=estimator.n_rows_,
+            columns=estimator.n_features_in_,
+            shown_columns=held.columns(),
+            facts=[fact for fact in described_facts(estimator) if fact[0] != "relevance"],
+            training=_training(estimator),
+            relevance=_relevance(held),
+            inducing=_inducing(held, inducing, order, said),
+        )
+    )
+    page = page.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its unit stay on one line
+    replace_file(path, [page.encode()])
+
+
+def _environment() -> Environment:
+    """Templates that escape whatever they are given: names and labels come from data."""
+    environment = Environment(
+        loader=PackageLoader("autogp.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"figure": figure_of, "percent": percent}
+    return environment
+
+
+def _add_looks(held: HeldOut, groups: list[dict[str, Any]]) -> None:
+    """What the hard rows look like: pictures, or the values of their most relevant columns."""
+    for group in groups:
+        rows = group.pop("indices")
+        group["pictures"] = held.image_shape is not None
+        looks = held.pictures(rows) if group["pictures"] else held.table(rows)
+        for row, look in zip(group["rows"], looks, strict=True):
+            row["look"] = look
+
+
+def _training(estimator: Any) -> dict[str, Any] | None:
+    if not estimator.history_:
+        return None
+    last = estimator.history_[-1]
+    return {
+        "figure": training_figure(estimator.history_),
+        "epochs": last["epoch"],
+        "steps": last["step"],
+        "seconds": last["seconds"],
+        "objectives": list(dict.fromkeys(row["objective"] for row in estimator.history_)),
+        "scaled": estimator.target_scaler_ is not None,
+        "skipped": last["skipped"],
+    }
+
+
+def _relevance(held: HeldOut) -> dict[str, Any] | None:
+    shares = held.relevance
+    if shares is None:
+        return None
+    if held.image_shape is not None:
+        return {"picture": heat_map(shares, held.image_shape), "most": percent(shares.max())}
+    order = np.argsort(-shares, kind="stable")[:MOST_BARS]
+    bars = [
+        {"name": held.names[i], "share": percent(shares[i]), "width": f"{100 * shares[i] / shares.max():.1f}"}
+        for i in order
+    ]
+    return {"bars": bars, "others": len(shares) - len(bars), "rest": percent(1 - shares[order].sum())}
+
+
+def _inducing(held: HeldOut, source: Any, order: np.ndarray, said: list[str]) -> dict[str, Any]:
+    limit = MOST_PICTURES if held.image_shape is not None else INDUCING_ROWS
+    chosen = order[evenly_spaced(len(order), limit)]
+    x, _ = source.rows(chosen)
+    if held.image_shape is not None:
+        looks: list[Any] = [picture(row, held.image_shape, held.range) for row in x]
+    else:
+        looks = held.texts(x)
+    return {
+        "count": len(order),
+        "pictures": held.image_shape is not None,
+        "shown": [{"look": look, "said": said[number]} for number, look in zip(chosen, looks, strict=True)],
+    }
