@@ -175,6 +175,25 @@ def evaluate(
         evaluate_file(terminal, model, data, target)
 
 
+@app.command(epilog="Example: autogp report titanic.autogp test.csv --out report.html")
+def report(
+    model: ModelPath,
+    data: DataPath,
+    target: Target = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a page that shows how good a model is on a file that it has not learnt from.
+
+    The page is one HTML file, which opens anywhere without a network.
+    """
+    with reporting(json, debug) as terminal:
+        from autogp.cli.evaluating import report_file
+
+        report_file(terminal, model, data, target, out)
+
+
 @app.command(epilog="Example: autogp info titanic.autogp")
 def info(model: ModelPath, json: Json = False, debug: Debug = False) -> None:
     """Say what a model is: data, kernel, likelihood, training and scores."""

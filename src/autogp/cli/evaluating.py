@@ -1,4 +1,4 @@
-"""The command `autogp evaluate`: predictions against what a file holds."""
+"""The commands `autogp evaluate` and `autogp report`: predictions against what a file holds."""
 
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ from autogp import metrics
 from autogp.cli.models import encoder_for, is_classifier, open_model, target_of
 from autogp.cli.predicting import QUANTILES
 from autogp.cli.terminal import Terminal
+from autogp.cli.writing import check_writable
 from autogp.data import ArraySource, check_finite, open_source
+from autogp.report import write_report
 
-__all__ = ["evaluate_file"]
+__all__ = ["evaluate_file", "report_file"]
 
 
 def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str | None) -> None:
@@ -29,6 +31,18 @@ def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str 
     terminal.say(table)
     values = {name: value for name, (value, _) in scores.items()}
     terminal.result({"rows": len(source), **values, "notes": source.notes})
+
+
+def report_file(terminal: Terminal, model_path: Path, data: Path, target: str | None, out: Path) -> None:
+    """Writes the page that `autogp report` promises."""
+    check_writable(out, data)
+    model = open_model(model_path)
+    source = _open(model, data, target)
+    for note in source.notes:
+        terminal.note(note)
+    write_report(out, model, source)
+    terminal.say(f"{out} is written: open it in a browser")
+    terminal.result({"out": str(out), "rows": len(source), "notes": source.notes})
 
 
 def _open(model: Any, data: Path, target: str | None) -> ArraySource:

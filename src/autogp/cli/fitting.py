@@ -50,10 +50,14 @@ def fit_file(
         model = GPRegressor(likelihood="poisson" if found.task == "count" else "gaussian", **settings)
     try:
         model.fit(source, found.y)
+        model.save(out)
     except TrainingInterruptedError as stop:
         message = f"{str(stop).split(';')[0]}; go on with the same command and --resume"
         raise TrainingInterruptedError(message, stop.exit_code) from None
-    model.save(out)
+    except BaseException:
+        if not list(folder.glob("step-*")):
+            shutil.rmtree(folder, ignore_errors=True)  # there is nothing to go on from
+        raise
     shutil.rmtree(folder, ignore_errors=True)
 
     terminal.say(describe(model))
@@ -84,13 +88,17 @@ def _tell(terminal: Terminal, data: Path, source: ArraySource, found: TaskFound)
     terminal.say(f"  {target}" + (f" ({found.assumption})" if found.assumption else ""))
     width = source.rows(np.zeros(1, np.int64))[0].shape[1]
     if source.encoder is None:
-        terminal.say(f"  {width} inputs")
+        terminal.say(f"  {_counted(width, 'input')}")
     else:
         used = source.encoder.used
-        more = "" if width == len(used) else f", encoded in {width} columns"
-        terminal.say(f"  {len(used)} inputs{more}: {_listed(used)}")
+        more = "" if width == len(used) else f", encoded in {_counted(width, 'column')}"
+        terminal.say(f"  {_counted(len(used), 'input')}{more}: {_listed(used)}")
     for note in source.notes:
         terminal.say(f"  {note}")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _listed(names: list[str]) -> str:

@@ -17,8 +17,6 @@ from rich.text import Text
 
 __all__ = ["Terminal", "reporting"]
 
-UNREADABLE = "there is not enough memory: close other programs, or give fewer rows or inducing inputs"
-
 
 class Terminal:
     """Standard output as words and tables, or as one JSON object; notes, progress and errors go to standard error."""
@@ -89,14 +87,24 @@ def _terminable() -> Iterator[None]:
 
 def _in_words(error: Exception) -> str:
     from autogp.inference import CheckpointError, TrainingDivergedError
+    from autogp.likelihoods import InfiniteLOOError
     from autogp.linalg import NotPositiveDefiniteError
 
+    expected = (
+        ValueError,
+        OSError,
+        CheckpointError,
+        InfiniteLOOError,
+        NotPositiveDefiniteError,
+        TrainingDivergedError,
+    )
+
     if isinstance(error, MemoryError):
-        return UNREADABLE
+        return "there is not enough memory: close other programs, or give fewer rows or inducing inputs"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     text = " ".join(str(error).split())
-    if isinstance(error, (ValueError, OSError, CheckpointError, TrainingDivergedError, NotPositiveDefiniteError)):
+    if isinstance(error, expected):
         return text
     return f"unexpected {type(error).__name__}: {text} (--debug shows where)"
 

@@ -338,7 +338,7 @@ class GPEstimator(BaseEstimator):
 
     def _targets(self, y: np.ndarray, marginals: Marginals) -> Tensor:
         """Encoded targets as the likelihood takes them, beside these marginals."""
-        targets = torch.from_numpy(np.ascontiguousarray(y)).to(marginals.mean.device)
+        targets = torch.from_numpy(np.require(y, requirements=["C", "W"])).to(marginals.mean.device)
         if self.target_scaler_ is not None:
             targets = self.target_scaler_(targets, marginals.mean.dtype)
         targets = self.model_.likelihood.check_targets(targets)
