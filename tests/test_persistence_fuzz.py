@@ -1,4 +1,4 @@
-"""Files changed at random, most of them with a right checksum: each loads and predicts, or is refused by one error."""
+"""Files changed at random, many of them with a right checksum: each loads and predicts, or is refused by one error."""
 
 import json
 import math
@@ -147,7 +147,7 @@ def change_bytes(rng: random.Random, content: bytes) -> bytes:
 def fuzzed(rng: random.Random, original: tuple[bytes, dict[str, Any], dict[str, Tensor]]) -> bytes:
     raw, content, tensors = original
     kind = rng.random()
-    if kind < 0.5:
+    if kind < 0.7:
         return change_bytes(rng, raw)
     content, tensors = json.loads(json.dumps(content)), dict(tensors)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
@@ -173,7 +173,7 @@ def survive(folder: Path, count: int, seed: int) -> Counter:
             found["wordy"] += len(str(error)) > 1000
             modules = {}
         for module in modules.values():
-            if isinstance(module, SparseGP) and rng.random() < 0.2:
+            if isinstance(module, SparseGP) and rng.random() < 0.1:
                 try:
                     module.predict(X[:, :1].expand(-1, module.inducing_inputs.shape[-1]))
                     found["predicted"] += 1
@@ -195,7 +195,7 @@ def folder(tmp_path):
 def test_files_changed_at_random_are_refused_or_work(folder):
     found = survive(folder, 1500, seed=1)
     assert found["refused"] > 1000
-    assert found["predicted"] > 20
+    assert found["predicted"] > 5
 
 
 @pytest.mark.slow
@@ -205,4 +205,4 @@ def test_a_million_files_changed_at_random_are_refused_or_work(folder):
     found = survive(folder, 1_000_000, seed=3)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # KiB
     assert found["refused"] > 700_000
-    assert found["predicted"] > 10_000
+    assert found["predicted"] > 5_000
