@@ -56,19 +56,17 @@ def described_facts(estimator: "GPEstimator") -> list[tuple[str, str]]:
         ("likelihood", _likelihood(estimator)),
         ("posterior", _posterior(estimator)),
         ("training", _training(estimator)),
-        ("evidence", f"at least {estimator.elbo_:.1f} nats ({estimator.elbo_ / estimator.n_rows_:.3f} per row)"),
-        ("leave-one-out", _left_out(estimator.loo_score_)),
+        *_scores(estimator),
     ]
 
 
 def _data(estimator: "GPEstimator") -> str:
-    text = f"{estimator.n_rows_:,} rows, {estimator.n_features_in_} columns"
+    text = f"{_counted(estimator.n_rows_, 'row')}, {_counted(estimator.n_features_in_, 'column')}"
     if hasattr(estimator, "classes_"):
         labels = [str(label) for label in estimator.classes_]  # pyright: ignore[reportAttributeAccessIssue]
         shown = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
         return f"{text}, {len(labels)} classes ({shown})"
-    outputs = estimator.n_outputs_  # pyright: ignore[reportAttributeAccessIssue]
-    return f"{text}, {outputs} {'output' if outputs == 1 else 'outputs'}"
+    return f"{text}, {_counted(estimator.n_outputs_, 'output')}"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _kernel(kernel: Any) -> Iterator[str]:
@@ -83,11 +81,9 @@ def _kernel(kernel: Any) -> Iterator[str]:
             facts.append(f"{word} {getattr(kernel, attribute)}")
     if hasattr(kernel, "lengthscale"):
         values = kernel.lengthscale.detach()
-        latents = "each function" if values.shape[0] > 1 else "all functions"
-        kind = (
-            f"one lengthscale per column ({_range(values)})" if values.shape[1] > 1 else f"lengthscale {_range(values)}"
-        )
-        facts.append(f"{kind}, the same for all functions" if latents == "all functions" else f"{kind} and function")
+        several = values.shape[1] > 1
+        text = f"one lengthscale per column ({_range(values)})" if several else f"lengthscale {_range(values)}"
+        facts.append(text + (" and function" if len(values) > 1 else "") + " of the scaled inputs")
     if hasattr(kernel, "variance") and kernel.variance is not None:
         facts.append(f"variance {_range(kernel.variance.detach())}")
     yield f"{name}: {', '.join(facts)}" if facts else name
@@ -128,19 +124,33 @@ def _posterior(estimator: "GPEstimator") -> str:
     kind = "a Gaussian"
     if isinstance(model.posterior, MixturePosterior) and len(model.posterior.logits) > 1:
         kind = f"a mixture of {len(model.posterior.logits)} Gaussians"
-    functions = "1 function" if latents == 1 else f"{latents} functions"
-    return f"{kind} over {functions} at {size} inducing inputs"
+    return f"{kind} over {_counted(latents, 'function')} at {_counted(size, 'inducing input')}"
 
 
 def _training(estimator: "GPEstimator") -> str:
     if not estimator.history_:
         return "none"
     last = estimator.history_[-1]
-    return f"{last['epoch']} epochs ({last['step']:,} steps) in {last['seconds']:.1f} s, objective {last['objective']}"
+    time = f"{_counted(last['epoch'], 'epoch')} ({_counted(last['step'], 'step')}) in {last['seconds']:.1f} s"
+    return f"{time}, objective {last['objective']}"
 
 
-def _left_out(score: float) -> str:
-    return "infinite for this likelihood" if math.isnan(score) else f"{score:.4f} nats per row"
+def _scores(estimator: "GPEstimator") -> list[tuple[str, str]]:
+    if math.isnan(estimator.elbo_):
+        return [("scores", "unknown since partial_fit, which does not see the old rows")]
+    bound, left_out = estimator.elbo_, estimator.loo_score_
+    kind = "log probability" if hasattr(estimator, "classes_") else "log density"
+    return [
+        ("evidence", f"log evidence of at least {bound:.1f} ({bound / estimator.n_rows_:.3f} per row)"),
+        (
+            "leave-one-out",
+            "infinite" if math.isnan(left_out) else f"mean {kind} of a row given the others {left_out:.3f}",
+        ),
+    ]
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def _range(values) -> str:

@@ -1,0 +1,99 @@
+"""The estimators keep scikit-learn's contract, and work inside its tools."""
+
+import pickle
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+
+from autogp import GPClassifier, GPRegressor
+from autogp.kernels import Matern32
+from autogp.likelihoods import StudentT
+
+WEIGHTS = (
+    "scaling, inducing inputs and start values come from the rows as they are given, and training ends near the optimum, "
+    "not in it: a row of weight 2 and a row given twice agree closely, but not to rounding"
+)
+NOT_KEPT = {
+    "check_sample_weight_equivalence_on_dense_data": WEIGHTS,
+    "check_sample_weight_equivalence_on_sparse_data": WEIGHTS,
+}
+
+
+def small(kind, **changes):
+    return kind(**{"n_inducing": 10, "max_epochs": 5, "random_state": 0, **changes})
+
+
+@parametrize_with_checks([small(GPClassifier), small(GPRegressor)], expected_failed_checks=lambda estimator: NOT_KEPT)
+def test_scikit_learns_checks_pass(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.parametrize("estimator", [GPClassifier(), GPRegressor()], ids=lambda estimator: type(estimator).__name__)
+def test_scikit_learns_checks_pass_with_default_settings(estimator):
+    check_estimator(estimator, expected_failed_checks=NOT_KEPT)
+
+
+def test_a_search_clones_refits_and_scores():
+    X, y = load_iris(return_X_y=True)
+    model = make_pipeline(StandardScaler(), small(GPClassifier))
+    grid = {"gpclassifier__kernel": ["rbf", "matern32"], "gpclassifier__n_inducing": [3, 9]}
+    search = GridSearchCV(model, grid, cv=2, scoring="neg_log_loss").fit(X[::2], y[::2])
+    assert search.score(X[1::2], y[1::2]) > -0.3
+    assert search.predict(X[:3]).tolist() == [0, 0, 0]
+
+
+def test_cross_validation_scores_each_fold():
+    X, y = load_diabetes(return_X_y=True)
+    assert cross_val_score(small(GPRegressor, max_epochs=30), X, y, cv=3).min() > 0.4
+
+
+def test_calibration_wraps_the_classifier():
+    X, y = load_iris(return_X_y=True)
+    model = CalibratedClassifierCV(small(GPClassifier), cv=2).fit(X, y)
+    assert model.score(X, y) > 0.9
+
+
+def test_clones_are_unfitted_and_have_equal_parameters():
+    model = small(GPRegressor, kernel=Matern32(), likelihood=StudentT())
+    X = np.linspace(0, 1, 30)[:, None]
+    copy = clone(model.fit(X, X[:, 0]))
+    assert not hasattr(copy, "model_")
+    assert copy.kernel is not model.kernel
+    assert str(copy.get_params()) == str(model.get_params())
+    # Training moved copies: the objects that were passed in can serve again.
+    assert model.kernel.lengthscale.item() == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.slow
+def test_parallel_jobs_give_the_same_as_one():
+    X, y = load_iris(return_X_y=True)
+    one, two = (cross_val_score(small(GPClassifier), X, y, cv=2, n_jobs=jobs) for jobs in (1, 2))
+    assert (one == two).all()
+
+
+@pytest.mark.parametrize("kind", [GPClassifier, GPRegressor])
+def test_pickles_predict_the_same(kind, tmp_path):
+    X, y = load_iris(return_X_y=True)
+    model = small(kind).fit(X, y)
+    joblib.dump(model, tmp_path / "model.joblib")
+    for copy in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model.joblib")):
+        assert (copy.predict(X) == model.predict(X)).all()
+        assert copy.history_ == model.history_
+
+
+@pytest.mark.parametrize("kind", [GPClassifier, GPRegressor])
+def test_the_same_seed_gives_the_same_bits(kind):
+    X, y = load_iris(return_X_y=True)
+    first, second, other = (small(kind, random_state=seed).fit(X, y).log_density(X, y) for seed in (0, 0, 1))
+    assert (first == second).all()
+    assert (first != other).any()

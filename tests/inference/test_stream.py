@@ -1,0 +1,102 @@
+"""Rows that are absorbed one batch after the other leave the posterior that all rows together give."""
+
+import numpy as np
+import pytest
+import torch
+
+from autogp import MixturePosterior, SparseGP, elbo
+from autogp.inference import absorb
+from autogp.kernels import RBF
+from autogp.likelihoods import Bernoulli, Gaussian, StudentT
+
+
+def rows(count=60, seed=0):
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.uniform(-2, 2, (count, 2)))
+    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.3 * torch.from_numpy(rng.normal(size=count))
+    return x, y
+
+
+def new_model(likelihood):
+    z = torch.from_numpy(np.random.default_rng(1).uniform(-2, 2, (12, 2)))
+    return SparseGP(RBF(lengthscale=[0.8, 1.2], variance=1.7), likelihood, z)
+
+
+def moments(model):
+    found = model.prepare().moments
+    return found.mean[0, 0].detach(), found.covariance()[0, 0].detach()
+
+
+def exact(model, x, y, weights):
+    """Titsias' posterior of v, from kernel matrices and ordinary linear algebra."""
+    factor = np.linalg.cholesky(
+        (
+            model.kernel.gram(model.inducing_inputs, model.inducing_inputs)[0].detach()
+            * (1 + model.jitter * torch.eye(12, dtype=torch.float64))
+        ).numpy()
+    )
+    a = np.linalg.solve(factor, model.kernel.gram(model.inducing_inputs, x)[0].detach().numpy())
+    noise = model.likelihood.variance.item()
+    precision = np.eye(12) + (a * weights.numpy()) @ a.T / noise
+    covariance = np.linalg.inv(precision)
+    return covariance @ a @ (weights * y).numpy() / noise, covariance
+
+
+@pytest.mark.parametrize("batch", [1, 7, 60])
+@pytest.mark.parametrize("order", ["forward", "shuffled"])
+def test_gaussian_noise_gives_the_exact_posterior_for_any_order_and_batch_size(batch, order):
+    x, y = rows()
+    weights = torch.linspace(0.2, 3, len(x), dtype=torch.float64)
+    model = new_model(Gaussian(variance=0.09))
+    places = torch.arange(len(x)) if order == "forward" else torch.from_numpy(np.random.default_rng(2).permutation(60))
+    for start in range(0, len(x), batch):
+        chosen = places[start : start + batch]
+        absorb(model, x[chosen], y[chosen], weights[chosen])
+    mean, covariance = exact(model, x, y, weights)
+    np.testing.assert_allclose(moments(model)[0], mean, atol=1e-8)
+    np.testing.assert_allclose(moments(model)[1], covariance, atol=1e-8)
+
+
+def test_logistic_rows_in_one_batch_give_the_best_bound():
+    x, y = rows()
+    labels = (y > 0).long()
+    model = new_model(Bernoulli())
+    absorb(model, x, labels)
+    found = elbo(model, x, labels).item()
+    generator = torch.Generator().manual_seed(0)
+    mean, covariance = moments(model)
+    for _ in range(10):  # no small step from there leads higher
+        away = 1e-2 * torch.randn(mean.shape, dtype=torch.float64, generator=generator)
+        model.posterior.set_moments((mean + away)[None, None], covariance[None, None])
+        assert elbo(model, x, labels).item() < found
+
+
+def test_logistic_rows_in_batches_come_close_to_the_best_bound():
+    x, y = rows()
+    labels = (y > 0).long()
+    whole, pieces = new_model(Bernoulli()), new_model(Bernoulli())
+    absorb(whole, x, labels)
+    for start in range(0, 60, 10):
+        absorb(pieces, x[start : start + 10], labels[start : start + 10])
+    assert elbo(whole, x, labels).item() == pytest.approx(elbo(pieces, x, labels).item(), abs=0.05)
+    torch.testing.assert_close(whole.predict(x).mean, pieces.predict(x).mean, atol=0.02, rtol=0)
+
+
+def test_a_likelihood_that_is_not_log_concave_leaves_a_posterior_that_outliers_do_not_bend():
+    x, y = rows()
+    truth = y.clone()
+    y[::7] += 8.0  # where the density curves upwards
+    errors = []
+    for likelihood in (StudentT(scale=0.3), Gaussian(variance=0.09)):
+        model = new_model(likelihood)
+        for start in range(0, 60, 10):
+            absorb(model, x[start : start + 10], y[start : start + 10])
+        errors.append((model.predict(x).mean[:, 0] - truth).square().mean().sqrt())
+    assert errors[0] < errors[1] / 3
+
+
+def test_a_mixture_is_refused():
+    x, y = rows()
+    model = SparseGP(RBF(), Gaussian(), x[:5], MixturePosterior(1, 5, 2))
+    with pytest.raises(TypeError, match="GaussianPosterior"):
+        absorb(model, x, y)
