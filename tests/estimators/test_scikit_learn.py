@@ -18,8 +18,8 @@ from autogp.kernels import Matern32
 from autogp.likelihoods import StudentT
 
 WEIGHTS = (
-    "scaling, inducing inputs and start values come from the rows as they are given, and training ends near the optimum, "
-    "not in it: a row of weight 2 and a row given twice agree closely, but not to rounding"
+    "scaling, inducing inputs and start values come from the rows as they are given, and training ends near the "
+    "optimum, not in it: a row of weight 2 and a row given twice agree closely, but not to rounding"
 )
 NOT_KEPT = {
     "check_sample_weight_equivalence_on_dense_data": WEIGHTS,

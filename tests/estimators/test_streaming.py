@@ -82,7 +82,7 @@ def test_logistic_streams_come_close_to_the_fit_of_all_rows():
 
 
 def test_classes_may_come_later_if_the_first_call_names_them():
-    X, y = curve(90)
+    X, _ = curve(90)
     labels = np.digitize(X[:, 0], [3, 6])
     known = labels < 2
     model = GPClassifier(n_inducing=12, max_epochs=20, random_state=0)
@@ -97,7 +97,7 @@ def test_classes_may_come_later_if_the_first_call_names_them():
 
 
 def test_a_first_batch_of_one_class_is_enough_where_the_classes_are_named():
-    X, y = curve(40)
+    X, _ = curve(40)
     model = GPClassifier(n_inducing=8, max_epochs=5, random_state=0)
     model.partial_fit(X, np.zeros(40, int), classes=[0, 1], sample_weight=np.ones(40))
     model.partial_fit(X + 20, np.ones(40, int))

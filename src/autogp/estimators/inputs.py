@@ -95,7 +95,8 @@ def _checked_source(estimator: Any, source: Any, reset: bool) -> Source:
             estimator.feature_names_in_ = np.array(names, dtype=object)
         elif hasattr(estimator, "feature_names_in_"):
             del estimator.feature_names_in_
-    expected = len(estimator.input_scaler_.shift) if not reset else columns
+    fitted = estimator.encoder_
+    expected = estimator.n_features_in_ if fitted is None else len(fitted.columns)
     if columns != expected:
         raise ValueError(f"X has {columns} features, but {type(estimator).__name__} is expecting {expected} features")
     return source

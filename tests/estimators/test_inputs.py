@@ -1,0 +1,195 @@
+"""What X and y may be: arrays of all kinds, DataFrames, files, any object with rows."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import torch
+from sklearn.datasets import load_iris
+
+from autogp import GPClassifier, GPRegressor
+from autogp.data import ArraySource, open_source
+
+X, y = load_iris(return_X_y=True)
+
+
+def classifier(**changes):
+    return GPClassifier(**{"n_inducing": 10, "max_epochs": 5, "random_state": 0, **changes})
+
+
+def regressor(**changes):
+    return GPRegressor(**{"n_inducing": 10, "max_epochs": 5, "random_state": 0, **changes})
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return classifier().fit(X, y).predict_proba(X)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        scipy.sparse.csr_matrix,
+        scipy.sparse.coo_array,
+        torch.from_numpy,
+        np.asfortranarray,
+        lambda x: x.astype(np.longdouble),
+        lambda x: x.astype(">f8"),
+        lambda x: x.tolist(),
+        lambda x: pd.DataFrame(x, columns=list("abcd")),
+        lambda x: pd.DataFrame(x, columns=list("abcd"), index=range(50, 200)),
+        ArraySource,
+    ],
+    ids=["csr", "coo", "torch", "fortran", "longdouble", "big-endian", "list", "frame", "other index", "source"],
+)
+def test_the_same_numbers_in_any_wrapping_give_the_same_bits(kind, expected):
+    rows = kind(X)
+    assert (classifier().fit(rows, y).predict_proba(rows) == expected).all()
+
+
+def test_memory_mapped_arrays_are_read_from_the_file(tmp_path, expected):
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert (classifier().fit(mapped, y).predict_proba(mapped) == expected).all()
+
+
+def test_images_of_bytes_stay_bytes_and_share_one_scale():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (80, 64), dtype=np.uint8)
+    images[:, :3] = 0  # a dark edge
+    label = images[:, :32].mean(1) > images[:, 32:].mean(1)
+    model = classifier(max_epochs=30).fit(images, label)
+    assert len(model.input_scaler_.scale.unique()) == 1
+    assert model.score(images, label) > 0.9
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["iris", "rose", "lily"])[y],
+        np.array(["iris", "rose", "lily"], dtype=object)[y],
+        pd.Series(np.array(["iris", "rose", "lily"])[y]).astype("category"),
+        y - 5,
+        y.astype(np.int8),
+        y * 1.0,
+        y > 0,
+        (y * 10).tolist(),
+    ],
+    ids=["text", "object", "category", "negative", "int8", "float", "bool", "list"],
+)
+def test_labels_of_any_type_come_back(labels):
+    model = classifier().fit(X, labels)
+    assert model.classes_.tolist() == np.unique(labels).tolist()
+    found = model.predict(X)
+    assert set(found.tolist()) <= set(model.classes_.tolist())
+    assert np.mean(found == np.asarray(labels)) > 0.9
+    assert model.score(X, labels) > 0.9
+
+
+def passengers():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "age": rng.uniform(1, 80, 200),
+            "port": rng.choice(["Cork", "Bari", "Oslo"], 200),
+            "class": pd.Categorical(rng.choice(["first", "second"], 200)),
+            "crew": rng.random(200) > 0.5,
+            "noise": rng.normal(size=200),
+        }
+    )
+    frame.loc[::9, "age"] = np.nan
+    frame.loc[3, "port"] = None
+    return frame, np.where((frame["port"] == "Oslo") | (frame["age"] < 30), "yes", "no")
+
+
+def test_frames_may_hold_text_categories_truth_values_and_gaps():
+    frame, survived = passengers()
+    model = classifier(n_inducing=40, max_epochs=100).fit(frame, survived)
+    assert model.score(frame, survived) > 0.9
+    assert model.n_features_in_ == 5
+    assert list(model.feature_names_in_) == list(frame.columns)
+    relevance = dict(zip(model.feature_names_in_, model.feature_relevance_, strict=True))
+    assert sum(relevance.values()) == pytest.approx(1)
+    assert min(relevance["port"], relevance["age"]) > max(relevance["noise"], relevance["crew"], relevance["class"])
+
+
+def test_what_training_never_saw_is_told_once():
+    frame, survived = passengers()
+    model = classifier().fit(frame, survived)
+    new = frame[:3].assign(port="Rome")
+    with pytest.warns(UserWarning, match="'port': 3 rows hold values that training never saw"):
+        model.predict(new)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(frame[:3])
+
+
+def test_columns_are_checked_by_name_as_in_scikit_learn():
+    for frame in (pd.DataFrame(X, columns=list("abcd")), pd.DataFrame(X, columns=list("abcd")).assign(e="text")):
+        model = regressor().fit(frame, y)
+        with pytest.raises(ValueError, match="now missing:\n- b"):
+            model.predict(frame.drop(columns="b"))
+        with pytest.raises(ValueError, match="same order"):
+            model.predict(frame[list(frame.columns[::-1])])
+        with pytest.raises(ValueError, match="unseen at fit time:\n- new"):
+            model.predict(frame.assign(new=1.0))
+
+
+def test_an_array_cannot_stand_for_an_encoded_frame():
+    frame, survived = passengers()
+    model = classifier().fit(frame, survived)
+    with pytest.raises(ValueError, match="must be a DataFrame with the columns age, port"):
+        model.predict(np.zeros((3, 5)))
+
+
+def test_files_are_sources_with_targets_inside(tmp_path):
+    frame, survived = passengers()
+    frame.assign(survived=survived).to_csv(tmp_path / "passengers.csv", index=False)
+    source = open_source(tmp_path / "passengers.csv", "survived", cache=tmp_path)
+    model = classifier(max_epochs=30).fit(source)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert list(model.feature_names_in_) == list(frame.columns)
+    assert model.score(frame, survived) > 0.75
+    assert (model.predict(source) == model.predict(frame)).all()
+
+
+def test_a_file_of_numbers_serves_arrays_and_frames_later(tmp_path):
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    frame.assign(y=y).to_csv(tmp_path / "iris.csv", index=False)
+    model = regressor().fit(open_source(tmp_path / "iris.csv", "y", dtype="float64", cache=tmp_path))
+    with pytest.warns(UserWarning, match="feature names"):  # scikit-learn's own
+        found = model.predict(X)
+    assert (found == model.predict(frame)).all()
+    assert np.abs(found - regressor().fit(X, y).predict(X)).max() < 1e-9
+
+
+class Waves:
+    """Rows that exist only when they are asked for."""
+
+    def __len__(self):
+        return 3000
+
+    def rows(self, indices):
+        x = indices[:, None] / 300
+        return x, np.sin(x[:, 0])
+
+
+def test_any_object_with_a_length_and_rows_is_data():
+    model = regressor(n_inducing=20, max_epochs=30).fit(Waves(), eval_set=Waves())
+    grid = np.linspace(1, 9, 20)[:, None]
+    assert np.abs(model.predict(grid) - np.sin(grid[:, 0])).max() < 0.1
+    assert len(model.predict(Waves())) == 3000
+    labelled = classifier(max_epochs=30).fit(Waves(), np.arange(3000) > 1000)
+    assert labelled.predict([[0.0], [9.0]]).tolist() == [False, True]
+
+
+def test_sources_without_targets_need_y():
+    with pytest.raises(ValueError, match="the source has no targets"):
+        regressor().fit(ArraySource(X))
+    with pytest.raises(ValueError, match="X has 150 rows, but y has 3"):
+        regressor().fit(ArraySource(X), y[:3])
+    model = regressor().fit(ArraySource(X), y)
+    with pytest.raises(ValueError, match="X has 2 features, but GPRegressor is expecting 4"):
+        model.predict(ArraySource(X[:, :2]))

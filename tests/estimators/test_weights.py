@@ -1,0 +1,119 @@
+"""Weights of rows and classes, held-out rows, and when training stops."""
+
+import time
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+from autogp import GPClassifier, GPRegressor
+
+
+def line(count=80):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (count, 1))
+    return X, np.sin(2 * X[:, 0]) + 0.2 * rng.normal(size=count)
+
+
+def fitted(X, y, weights=None, **changes):
+    return GPRegressor(**{"n_inducing": 15, "max_epochs": 100, "random_state": 0, **changes}).fit(X, y, weights)
+
+
+def test_a_weight_of_two_is_like_the_row_twice():
+    X, y = line()
+    weights = 1.0 + (np.arange(80) % 2)
+    long = {"n_inducing": 30, "max_epochs": 150}
+    twice = fitted(np.repeat(X, weights.astype(int), axis=0), np.repeat(y, weights.astype(int)), **long)
+    weighted, plain = fitted(X, y, weights, **long), fitted(X, y, **long)
+    grid = np.linspace(-2, 2, 40)[:, None]
+    apart = np.abs(weighted.predict(grid) - twice.predict(grid)).max()
+    assert apart < 0.02
+    assert np.abs(plain.predict(grid) - twice.predict(grid)).max() > 2 * apart  # weights do something
+    assert weighted.elbo_ == pytest.approx(twice.elbo_, abs=1.5)
+    assert abs(plain.elbo_ - twice.elbo_) > 5
+
+
+def test_a_weight_of_zero_is_like_the_row_away():
+    X, y = line()
+    away = np.arange(80) % 3 == 0
+    spoilt = np.where(away, 1e6, y)
+    found, expected = fitted(X, spoilt, (~away).astype(float), max_epochs=20), fitted(X[~away], y[~away], max_epochs=20)
+    assert (found.predict(X) == expected.predict(X)).all()
+
+
+def test_half_the_weight_everywhere_leaves_more_uncertainty():
+    X, y = line()
+    halves = fitted(X, y, 0.5, max_epochs=20)
+    whole = fitted(X, y, max_epochs=20)
+    assert halves.predict(X, return_std=True)[1].mean() > whole.predict(X, return_std=True)[1].mean()
+
+
+def imbalanced():
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(0, 1, (285, 2)), rng.normal(1.5, 1, (15, 2))])
+    return X, np.repeat(["common", "rare"], [285, 15])
+
+
+def test_class_weights_find_the_rare_class():
+    X, y = imbalanced()
+    small = {"n_inducing": 15, "max_epochs": 60, "random_state": 0}
+    found = {
+        str(weights): np.mean(GPClassifier(class_weight=weights, **small).fit(X, y).predict(X)[y == "rare"] == "rare")
+        for weights in (None, "balanced", {"rare": 19.0})
+    }
+    assert found["None"] < 0.6
+    assert found["balanced"] > 0.8
+    assert found["{'rare': 19.0}"] > 0.8
+
+
+def test_class_weights_multiply_the_rows_weights():
+    X, y = imbalanced()
+    small = {"n_inducing": 8, "max_epochs": 5, "random_state": 0}
+    by_class = GPClassifier(class_weight={"rare": 3.0}, **small).fit(X, y)
+    by_row = GPClassifier(**small).fit(X, y, sample_weight=np.where(y == "rare", 3.0, 1.0))
+    assert (by_class.predict_proba(X) == by_row.predict_proba(X)).all()
+
+
+def test_the_best_epoch_on_held_out_rows_is_kept():
+    X, y = line()
+    held = X[::4], y[::4]
+    model = fitted(X[1::4], y[1::4], max_epochs=40, learning_rate=0.5)
+    guarded = GPRegressor(n_inducing=15, max_epochs=40, learning_rate=0.5, random_state=0)
+    guarded.fit(X[1::4], y[1::4], eval_set=held)
+    scores = [row["score"] for row in guarded.history_]
+    found = guarded.log_density(*held).mean() + np.log(guarded.target_scaler_.scale.item())
+    assert found == pytest.approx(max(scores), abs=1e-6)
+    assert found >= model.log_density(*held).mean() + np.log(guarded.target_scaler_.scale.item()) - 1e-9
+
+
+def test_a_share_of_the_rows_can_be_held_out_and_end_training():
+    X, y = load_iris(return_X_y=True)
+    model = GPClassifier(10, max_epochs=200, validation_fraction=0.2, patience=3, random_state=0).fit(X, y)
+    assert model.n_rows_ == 120
+    assert len(model.history_) < 200
+    scores = [row["score"] for row in model.history_]
+    assert len(scores) - 1 - int(np.argmax(scores)) == 3
+
+
+def test_a_time_budget_ends_training():
+    X, y = line()
+    start = time.monotonic()
+    model = fitted(X, y, max_epochs=10**6, time_budget=0.3)
+    assert time.monotonic() - start < 5
+    assert model.history_[-1]["learning_rate"] < 0.005  # step sizes fall with time
+    assert model.score(X, y) > 0.5
+
+
+def test_history_has_one_row_per_epoch():
+    X, y = line()
+    history = fitted(X, y, max_epochs=7).history_
+    assert [row["epoch"] for row in history] == list(range(1, 8))
+    assert {"step", "seconds", "objective", "value", "score", "learning_rate", "skipped"} <= set(history[0])
+
+
+@pytest.mark.slow
+def test_fifty_rows_take_about_a_second():
+    X, y = line(50)
+    start = time.process_time()
+    GPRegressor(random_state=0).fit(X, y)
+    assert time.process_time() - start < 10  # on a machine that others use too
