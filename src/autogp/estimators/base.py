@@ -19,7 +19,16 @@ from autogp.data import InputScaler, Moments, Source, Subset, Summary, TableEnco
 from autogp.estimators.files import save_estimator
 from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
 from autogp.estimators.summary import describe, relevance
-from autogp.inference import KERNELS, Settings, absorb, progress_display, start_inducing_inputs, start_kernel, train
+from autogp.inference import (
+    KERNELS,
+    Settings,
+    absorb,
+    progress_display,
+    start_inducing_inputs,
+    start_kernel,
+    train,
+    train_exact,
+)
 from autogp.kernels import Kernel
 from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
 from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP, condition
@@ -33,7 +42,8 @@ STREAM_ROWS = 1_000  # absorbed at a time by partial_fit
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
 SAME_UNIT_COLUMNS = 16
 ONE_BATCH = 2_000  # rows
-EXACT_STEPS, EXACT_RATES = 500, (0.5, 0.5)  # where steps have no noise
+NOISELESS_RATES = (0.5, 0.5)  # of natural gradients, where steps have no noise
+SHORT_PASS = 1e9  # multiplications
 
 
 class GPEstimator(BaseEstimator):
@@ -166,19 +176,20 @@ class GPEstimator(BaseEstimator):
         self.input_scaler_ = InputScaler.from_summary(summary, self._scaling_of(summary.x))
         model = self._start_model(rows, likelihood, seed, by_class=strata is not None)
         display = progress_display(self.verbose)
+        arguments: dict[str, Any] = {
+            "weights": weights,
+            "validation": validation,
+            "input_scaler": self.input_scaler_,
+            "target_scaler": self.target_scaler_,
+            "callbacks": [] if display is None else [display],
+        }
+        settings = self._settings(len(rows), likelihood, seed)
         try:
-            history = train(
-                model,
-                rows,
-                self._settings(len(rows), likelihood, seed),
-                weights=weights,
-                validation=validation,
-                input_scaler=self.input_scaler_,
-                target_scaler=self.target_scaler_,
-                folder=self.checkpoint,
-                resume=self.checkpoint is not None,
-                callbacks=[] if display is None else [display],
-            )
+            if self._all_at_once(model, len(rows)):
+                history = train_exact(model, rows, settings, **arguments)
+            else:
+                folder = self.checkpoint
+                history = train(model, rows, settings, **arguments, folder=folder, resume=folder is not None)
         finally:
             if display is not None:
                 display.close()
@@ -188,17 +199,30 @@ class GPEstimator(BaseEstimator):
         self._varies = summary.x.minimum < summary.x.maximum
         self._score_training_rows(rows, weights)
 
+    def _all_at_once(self, model: SparseGP, count: int) -> bool:
+        """Whether q has a closed form and a pass over all rows is short: then nothing beats L-BFGS."""
+        work = count * model.likelihood.num_latents * model.inducing_inputs.shape[-2] ** 2
+        return (
+            isinstance(model.likelihood, Gaussian)
+            and isinstance(model.posterior, GaussianPosterior)
+            and model.precision == torch.float64
+            and self.objective == "elbo"
+            and self.batch_size is None
+            and self.checkpoint is None
+            and work <= SHORT_PASS
+        )
+
     def _settings(self, count: int, likelihood: Likelihood, seed: int) -> Settings:
         """Settings for so many rows. Where one batch holds them all and nothing is sampled, steps have no noise: they
-        may be long, and fewer are enough."""
-        batch_size, max_epochs, rates = self.batch_size, self.max_epochs, Settings.natural_rates
+        may be long."""
+        batch_size, rates = self.batch_size, Settings.natural_rates
         if batch_size is None:
             batch_size = count if count <= ONE_BATCH else Settings.batch_size
         if batch_size >= count and not likelihood.sampled & {"elbo", self.objective}:
-            max_epochs, rates = max_epochs or EXACT_STEPS, EXACT_RATES
+            rates = NOISELESS_RATES
         return Settings(
             objective=self.objective,
-            max_epochs=max_epochs,
+            max_epochs=self.max_epochs,
             batch_size=batch_size,
             learning_rate=self.learning_rate,
             natural_rates=rates,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autogp.kernels import Kernel, Product, Sum
+from autogp.kernels import Kernel, Linear, Product, Sum
 from autogp.posteriors import MixturePosterior
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ MOST_COLUMNS = 8  # named in a summary
 
 
 def relevance(estimator: "GPEstimator") -> np.ndarray:
-    """Share of each column of X in the variation of the functions, from lengthscales (or weights) of scaled inputs."""
+    """Share of each column of X in the variation of the functions, by lengthscales or weights of scaled inputs."""
     columns = len(estimator.input_scaler_.shift)
     total = np.zeros(columns)
     for kernel in _parts(estimator.model_.kernel):
@@ -26,6 +26,8 @@ def relevance(estimator: "GPEstimator") -> np.ndarray:
             weight = 1 / kernel.lengthscale
         elif hasattr(kernel, "weight_variance"):
             weight = kernel.weight_variance.sqrt()
+        elif isinstance(kernel, Linear):
+            weight = kernel.variance.sqrt()
         else:
             continue
         total = total + weight.detach().mean(0).cpu().numpy()

@@ -2,6 +2,7 @@
 
 from autogp.inference.callbacks import PlainLines, Progress, ProgressBar, TrainingInterruptedError, progress_display
 from autogp.inference.checkpoint import CheckpointError
+from autogp.inference.exact import train_exact
 from autogp.inference.schedule import Phase, Settings, phases
 from autogp.inference.start import KERNELS, start_inducing_inputs, start_kernel
 from autogp.inference.stream import absorb
@@ -24,4 +25,5 @@ __all__ = [
     "start_inducing_inputs",
     "start_kernel",
     "train",
+    "train_exact",
 ]

@@ -12,7 +12,7 @@ from autogp.inference.steps import Batch, StepResult, draw
 from autogp.model import SparseGP
 from autogp.objectives import leave_one_out, log_predictive
 
-__all__ = ["Feed", "may_be_missing", "training_score", "validation_score"]
+__all__ = ["Feed", "device_of", "may_be_missing", "training_score", "validation_score"]
 
 SCORE_ROWS = 8192
 
@@ -80,6 +80,12 @@ def validation_score(model: SparseGP, feed: Feed, validation: Source) -> float:
         for rows, marginals in model.chunks(batch.x):
             total += log_predictive(model.likelihood, marginals, batch.y[rows]).sum().item()
     return total / count
+
+
+def device_of(settings: Settings) -> torch.device:
+    """Where to compute: "auto" is CUDA where there is one."""
+    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(automatic if settings.device == "auto" else settings.device)
 
 
 def may_be_missing(model: SparseGP, source: Source) -> bool:

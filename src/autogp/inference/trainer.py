@@ -13,7 +13,7 @@ from torch import Tensor
 from autogp.data import Batches, InputScaler, Source, TargetScaler, check_finite, prefetch
 from autogp.inference.callbacks import Interrupts, Progress
 from autogp.inference.checkpoint import Checkpoints
-from autogp.inference.feed import Feed, may_be_missing, training_score, validation_score
+from autogp.inference.feed import Feed, device_of, may_be_missing, training_score, validation_score
 from autogp.inference.identity import data_identity, settings_identity
 from autogp.inference.schedule import Phase, Settings, phases
 from autogp.inference.start import leave_saddle
@@ -70,8 +70,7 @@ def train(
     for rows in (source, validation):
         if rows is not None:
             check_finite(rows, allow_missing_targets=may_be_missing(model, rows))
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
-    feed = Feed(model.to(torch.device(name)), len(source), weights, input_scaler, target_scaler)
+    feed = Feed(model.to(device_of(settings)), len(source), weights, input_scaler, target_scaler)
     state = RunState(model, settings)
     run = _Run(state, source, settings, feed, validation)
     if folder is None:
