@@ -1,0 +1,90 @@
+"""elbo_ and loo_score_ against exact Gaussian processes, and what training reaches."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import cho_solve, cholesky
+from sklearn.datasets import load_diabetes
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+from autogp import GPClassifier, GPRegressor
+from autogp.objectives import elbo, leave_one_out
+
+
+def noisy_sine(count=60):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (count, 2))
+    return X, 20 + 5 * (np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.4 * rng.normal(size=count))
+
+
+@pytest.fixture(scope="module")
+def dense():
+    """A regression in which every row is an inducing input, with the exact covariance of its scaled targets."""
+    X, y = noisy_sine()
+    model = GPRegressor(n_inducing=60, max_epochs=150, random_state=0).fit(X, y)
+    kernel = model.model_.kernel
+    x = model._scaled(X).numpy()
+    scaled = (y - model.target_scaler_.shift.item()) / model.target_scaler_.scale.item()
+    theirs = ConstantKernel(kernel.variance.item()) * RBF(kernel.lengthscale.detach().numpy()[0])
+    theirs += WhiteKernel(model.model_.likelihood.variance.item())
+    return model, x, scaled, theirs
+
+
+def test_the_bound_is_just_below_the_exact_evidence(dense):
+    model, x, y, kernel = dense
+    exact = GaussianProcessRegressor(kernel, optimizer=None).fit(x, y)
+    evidence = exact.log_marginal_likelihood_value_ - len(y) * np.log(model.target_scaler_.scale.item())
+    assert model.elbo_ <= evidence + 1e-6
+    assert model.elbo_ == pytest.approx(evidence, rel=1e-3)
+
+
+def test_leave_one_out_is_that_of_the_exact_process(dense):
+    model, x, y, kernel = dense
+    inverse = cho_solve((cholesky(kernel(x), lower=True), True), np.eye(len(y)))
+    variance = 1 / np.diag(inverse)
+    residual = inverse @ y * variance  # y_i minus its mean without row i
+    rows = -0.5 * (np.log(2 * np.pi * variance) + residual**2 / variance)
+    assert model.loo_score_ == pytest.approx(rows.mean() - np.log(model.target_scaler_.scale.item()), abs=0.02)
+
+
+def test_leave_one_out_of_a_classifier_is_close_to_fitting_without_the_row():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(24, 1))
+    y = (X[:, 0] + 0.7 * rng.normal(size=24) > 0).astype(int)
+
+    def fitted(rows):
+        return GPClassifier(n_inducing=24, max_epochs=30, random_state=0).fit(X[rows], y[rows])
+
+    whole = fitted(np.arange(24))
+    likelihood = whole.model_.likelihood
+    with torch.no_grad():
+        marginals = whole.model_.marginals(whole._scaled(X))
+        rows = leave_one_out(likelihood, marginals, likelihood.check_targets(torch.from_numpy(y))).numpy()
+    assert whole.loo_score_ == pytest.approx(rows.mean(), abs=1e-9)
+    for row in (0, 8, 16):
+        refitted = fitted(np.arange(24) != row)
+        assert rows[row] == pytest.approx(refitted.log_density(X[[row]], y[[row]])[0], abs=0.12)
+
+
+def test_the_bound_of_a_classifier_is_the_objectives():
+    X, y = noisy_sine()
+    label = y > 20
+    model = GPClassifier(n_inducing=10, max_epochs=10, random_state=0).fit(
+        X, label, sample_weight=np.linspace(0.5, 2, 60)
+    )
+    weights = torch.linspace(0.5, 2, 60, dtype=torch.float64)
+    expected = elbo(model.model_, model._scaled(X), torch.from_numpy(label.astype(int)), weights=weights)
+    assert model.elbo_ == pytest.approx(expected.item(), abs=1e-8)
+
+
+@pytest.mark.slow
+def test_the_default_regressor_reaches_the_exact_optimum_on_the_diabetes_data():
+    X, y = load_diabetes(return_X_y=True)
+    model = GPRegressor(random_state=0).fit(X, y)
+    kernel = ConstantKernel(1.0) * RBF(np.full(10, 3.0), (1e-2, 1e4)) + WhiteKernel(0.5)
+    scaled = (X - X.mean(0)) / X.std(0)
+    exact = GaussianProcessRegressor(kernel).fit(scaled, (y - y.mean()) / y.std())
+    optimum = exact.log_marginal_likelihood_value_ - len(y) * np.log(y.std())
+    assert optimum == pytest.approx(-2398.4, abs=0.5)
+    assert model.elbo_ == pytest.approx(optimum, abs=2)
