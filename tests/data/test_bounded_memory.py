@@ -75,3 +75,21 @@ def test_csv_of_200_megabytes_is_read_in_100(tmp_path: Path) -> None:
     length, growth = map(int, run(TABLE, tmp_path / "large.csv", tmp_path / "warm.csv").split())
     assert length == rows // 1000 * 1000
     assert growth < 100 * 2**20
+
+
+def test_csv_of_100_megabytes_with_text_and_missing_values_is_read_in_100(tmp_path: Path) -> None:
+    names = ",".join(f"c{number}" for number in range(12)) + "\n"
+    lines = [
+        f"{number},{'' if number % 3 else number},name {number},{'ab'[number % 2]},"
+        + ",".join(f"{number / 7:.6f}" for _ in range(8))
+        + "\n"
+        for number in range(1000)
+    ]
+    block = "".join(lines)
+    (tmp_path / "warm.csv").write_text(names + block)
+    with (tmp_path / "large.csv").open("w") as file:
+        file.write(names)
+        file.writelines([block] * (100 * 2**20 // len(block)))
+    length, growth = map(int, run(TABLE, tmp_path / "large.csv", tmp_path / "warm.csv").split())
+    assert length == 100 * 2**20 // len(block) * 1000
+    assert growth < 100 * 2**20

@@ -42,10 +42,10 @@ class Terminal:
         if self.json:
             print(json.dumps(_plain(values)))
 
-    def fail(self, text: str) -> None:
+    def fail(self, text: str, label: str = "error: ") -> None:
         """Says what is wrong; with JSON also as the object's `error`."""
         self.result({"error": text})
-        self.err.print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
+        self.err.print(Text.assemble((label, "bold red"), text), soft_wrap=True)
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def reporting(json: bool, debug: bool) -> Iterator[Terminal]:
         except (typer.Exit, typer.BadParameter, BrokenPipeError):
             raise
         except KeyboardInterrupt as stop:
-            terminal.fail(str(stop) or "interrupted")
+            terminal.fail(str(stop) or "interrupted", label="")
             raise typer.Exit(getattr(stop, "exit_code", 130)) from None
         except Exception as error:
             if debug:

@@ -128,7 +128,8 @@ class TableEncoder:
 
     def require(self, names: Sequence[str], place: str = "") -> None:
         """Raises `ValueError` where a column that the encoder uses is not among `names`, or twice."""
-        lacking = [name for name in self.used if name not in names]
+        found = set(names)
+        lacking = [name for name in self.used if name not in found]
         if lacking:
             some = "is no column" if len(lacking) == 1 else "are no columns"
             raise ValueError(

@@ -117,8 +117,9 @@ def column_names(path: Path) -> list[str]:
 
 def refuse_unknown(path: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
     """Raises `ValueError` where a wanted column is not among the file's, and says which may be meant."""
+    found = set(names)
     for name in wanted:
-        if name not in names:
+        if name not in found:
             raise ValueError(f"{path} has no column {name!r}; {_suggestion(name, list(names))}")
 
 

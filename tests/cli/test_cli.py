@@ -1,0 +1,98 @@
+"""The command line as a program: quick to start, and it never shows a traceback unless asked."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from passengers import write_passengers
+from typer.testing import CliRunner, Result
+
+import autogp
+from autogp.cli import app
+from autogp.cli.durations import parse_duration
+
+Run = Callable[..., Result]
+PROGRAM = [sys.executable, "-c", "from autogp.cli import app; app(prog_name='autogp')"]
+# The package's folder first, so that the same tree is tested whether or not it is installed.
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(autogp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+def test_help_answers_before_torch_could_be_imported() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    subprocess.run([*PROGRAM, "--help"], check=True, capture_output=True, env=ENVIRONMENT)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 0.9
+    code = "import sys; import autogp.cli; assert not {'torch', 'pyarrow', 'sklearn'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+
+
+@pytest.mark.parametrize("command", ["fit", "predict", "evaluate", "report", "info"])
+def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
+    shown = run(command, "--help").stdout
+    assert f"Example: autogp {command} titanic" in shown
+    assert "--json" in shown
+
+
+def test_exit_codes_version_and_completion_are_told(run: Run) -> None:
+    assert "Exit codes: 0 done" in run("--help").stdout
+    assert "--install-completion" in run("--help").stdout
+    assert run("--version").stdout == f"autogp {autogp.__version__}\n"
+    run("fly", code=2)
+
+
+def test_from_table_to_predictions_in_two_commands(tmp_path: Path) -> None:
+    write_passengers(tmp_path / "titanic.csv", 200)
+    write_passengers(tmp_path / "new.csv", 20, seed=1, target=False)
+    for command in (
+        ["fit", "titanic.csv", "--target", "survived", "--epochs", "20", "--inducing", "10"],
+        ["predict", "model.autogp", "new.csv", "--out", "predictions.csv"],
+    ):
+        done = subprocess.run([*PROGRAM, *command], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+    assert (tmp_path / "predictions.csv").read_text().count("\n") == 21
+
+
+def test_unexpected_errors_are_one_line_unless_debugging(monkeypatch: pytest.MonkeyPatch, passengers: Path) -> None:
+    def broken(path: Path) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr("autogp.cli.models.open_model", broken)
+    command = ["info", str(passengers / "survived.autogp")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1
+    assert result.stderr == "error: unexpected ZeroDivisionError: by nothing (--debug shows where)\n"
+    assert "Traceback" in CliRunner().invoke(app, [*command, "--debug"]).stderr
+    result = CliRunner().invoke(app, [*command, "--json"])
+    assert json.loads(result.stdout)["error"].startswith("unexpected ZeroDivisionError")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device", "/data/m.autogp"), "No space left on device: /data/m.autogp"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (MemoryError(), "there is not enough memory"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_the_machine_s_own_troubles_are_told_in_words(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, message: str
+) -> None:
+    def broken(path: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("autogp.cli.models.open_model", broken)
+    result = CliRunner().invoke(app, ["info", "m.autogp"])
+    assert result.exit_code == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    assert result.stderr.removeprefix("error: ").startswith(message)
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1.5h", 5400), ("1h2m3s", 3723)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds

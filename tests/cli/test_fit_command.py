@@ -1,0 +1,201 @@
+"""`autogp fit` finds out what a file holds, says what it assumed, and leaves a model and nothing else."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from passengers import QUICK, write_passengers
+from typer.testing import Result
+
+from autogp import load_model
+
+Run = Callable[..., Result]
+RunJson = Callable[..., dict[str, Any]]
+
+
+def table(path: Path, **columns: Any) -> Path:
+    pd.DataFrame(columns).to_csv(path, index=False)
+    return path
+
+
+def test_says_what_it_assumed_and_leaves_the_model_alone(run: Run, tmp_path: Path) -> None:
+    data = write_passengers(tmp_path / "data.csv", 100)
+    result = run("fit", data, "--target", "survived", "--out", tmp_path / "m.autogp", *QUICK)
+    for words in (
+        "100 rows",
+        "classification of survived, 2 classes: no, yes (the target holds text)",
+        "5 inputs, encoded in 10 columns: id, sex, port, age, fare",
+        "'name' is left out: it is text with more than 50 different values",
+        "'sex' is text with 2 categories",
+        "missing values, taken as the mean",
+        "leave-one-out",
+        f"next: autogp predict {tmp_path / 'm.autogp'}",
+    ):
+        assert words in result.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.csv", "m.autogp"]
+    assert load_model(tmp_path / "m.autogp").classes_.tolist() == ["no", "yes"]
+
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "words"),
+    [
+        (RNG.choice(["a", "b", "c"], 60), "classification", "holds text"),
+        (RNG.integers(0, 3, 60), "classification", "3 different whole numbers; else say --task regression"),
+        (RNG.integers(0, 2, 60).astype(float), "classification", "2 different whole numbers"),
+        (RNG.integers(0, 2, 60).astype(bool), "classification", "2 different whole numbers"),
+        (RNG.normal(size=60), "regression", "holds fractions"),
+        (RNG.permutation(60), "regression", "60 different whole numbers; --task count is for counts"),
+        (RNG.permutation(60) - 30, "regression", "60 different whole numbers"),
+        (RNG.integers(0, 5, 60) + 0.0, "regression", "5 different whole numbers"),
+    ],
+)
+def test_task_follows_from_the_target(run_json: RunJson, tmp_path: Path, y: np.ndarray, task: str, words: str) -> None:
+    data = table(tmp_path / "data.csv", a=RNG.normal(size=60), y=y)
+    found = run_json("fit", data, "-t", "y", "-o", tmp_path / "m.autogp", "--inducing", 5, "--epochs", 2)
+    assert found["task"] == task
+    assert words in found["notes"][-1]
+    assert found["rows"] == 60
+    assert found["inputs"] == ["a"]
+    assert (found["classes"] is None) == (task != "classification")
+
+
+def test_task_may_be_said(run_json: RunJson, tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv", a=RNG.normal(size=60), y=RNG.integers(0, 3, 60))
+    for task, likelihood in (("regression", "Gaussian"), ("count", "Poisson"), ("classification", "Softmax")):
+        found = run_json("fit", data, "-t", "y", "-o", tmp_path / "m.autogp", "--task", task, *QUICK)
+        assert (found["task"], found["likelihood"], found["notes"]) == (task, likelihood, [])
+
+
+def test_settings_reach_the_estimator(run: Run, tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv", a=RNG.normal(size=60), b=RNG.normal(size=60), y=RNG.normal(size=60))
+    options = ["--inducing", 7, "--kernel", "matern32", "--objective", "predictive"]
+    options += ["--time", "1h", "--epochs", 3, "--seed", 5]
+    run("fit", data, "-t", "y", "-o", tmp_path / "m.autogp", "--ignore", "b", *options)
+    model = load_model(tmp_path / "m.autogp")
+    found = {name: value for name, value in model.get_params().items() if name in ("kernel", "objective")}
+    assert found == {"kernel": "matern32", "objective": "predictive"}
+    assert (model.n_inducing, model.time_budget, model.max_epochs, model.random_state) == (7, 3600, 3, 5)
+    assert model.feature_names_in_.tolist() == ["a"]
+    assert model.history_[-1]["epoch"] == 3
+
+
+def test_arrays_and_idx_files_are_taken(run_json: RunJson, tmp_path: Path) -> None:
+    x, y = RNG.normal(size=(60, 3)), RNG.integers(0, 3, 60)
+    np.savez(tmp_path / "both.npz", x=x, y=y)
+    np.savez(tmp_path / "other.npz", x=x, kind=y)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    out = tmp_path / "m.autogp"
+    for data, target in (("both.npz", []), ("other.npz", ["-t", "kind"]), ("x.npy", ["-t", tmp_path / "y.npy"])):
+        found = run_json("fit", tmp_path / data, *target, "-o", out, "--inducing", 5, "--epochs", 2)
+        assert (found["task"], found["rows"], found["inputs"]) == ("classification", 60, 3)
+    np.savez(tmp_path / "several.npz", x=x, y=RNG.normal(size=(60, 2)))
+    found = run_json("fit", tmp_path / "several.npz", "-o", out, "--inducing", 5, "--epochs", 2)
+    assert found["task"] == "regression"
+
+
+class Interruption:
+    """A progress display that sends a signal after some steps."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, progress: Any) -> None:
+        if progress.step == 20:
+            signal.raise_signal(self.number)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_training_resumes_to_the_same_model(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    data = write_passengers(tmp_path / "data.csv", 60)
+    settings = ["fit", data, "-t", "survived", "--inducing", 5, "--epochs", 60]
+    run(*settings, "-o", tmp_path / "whole.autogp")
+    out, folder = tmp_path / "m.autogp", tmp_path / "m.autogp.training"
+    with monkeypatch.context() as patch:
+        patch.setattr("autogp.estimators.base.progress_display", lambda verbose: Interruption(number))
+        result = run(*settings, "-o", out, code=code)
+    assert f"stopped by {number.name} after step" in result.stderr
+    assert "go on with the same command and --resume" in result.stderr
+    assert folder.is_dir()
+    assert not out.exists()
+    assert "holds an interrupted training: go on with --resume" in run(*settings, "-o", out, code=1).stderr
+    assert run(*settings[:-1], 61, "-o", out, "--resume", code=1).stderr.count("\n") == 1
+    run(*settings, "-o", out, "--resume")
+    assert not folder.exists()
+    whole, resumed = load_model(tmp_path / "whole.autogp"), load_model(out)
+    for name, tensor in whole.model_.state_dict().items():
+        assert (resumed.model_.state_dict()[name] == tensor).all()
+
+
+def test_training_that_fails_leaves_nothing(error: Callable[..., str], tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv", a=RNG.normal(size=60), y=RNG.normal(size=60))
+    command = ["fit", data, "-t", "y", "-o", tmp_path / "m.autogp", "--objective", "loo", "--inducing", 60]
+    assert "Use objective='predictive'" in error(*command)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.csv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "data.csv has no rows"),
+        ("a,y\n", "data.csv has no rows"),
+        ("a,y\n1,x\n2,x\n", "all rows have the same class, 'x': there is nothing to learn"),
+        ("a,y\n1,x\n2,\n", "target column 'y' has a missing value in row 2: remove such rows"),
+        ("a,y\n1,0.5\n2,\n", "target column 'y' has a missing value in row 2: remove such rows"),
+        ("a,y\n1.5,1\n2.5,2\n?,3\n3.5,1\n", "column 'a' holds numbers, but '?' in row 3: correct it"),
+        ("a,y\n1,0.5\n2,1.5\n3,?\n", "mixes numbers and text: row 1 holds '0.5', row 3 '?'"),
+        ("day,y\n2020-01-01,1\n2020-01-02,2\n", "column 'day' holds dates or times: turn them into numbers"),
+        ("a,b,y\n1,2,3\n1,2\n", "line 3 (blank ones not counted) has 2 columns, but the header has 3"),
+        ("y\n1\n2\n", "has no columns besides the target"),
+        ("[/red],z\n1,2\n", "data.csv has no column 'y'; its columns are '[/red]', 'z'"),
+    ],
+)
+def test_faults_in_a_table_are_named(error: Callable[..., str], tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "data.csv").write_text(text)
+    assert message in error("fit", tmp_path / "data.csv", "-t", "y", "-o", tmp_path / "m.autogp")
+    assert not (tmp_path / "m.autogp").exists()
+
+
+def test_targets_that_do_not_suit_the_task_are_refused(error: Callable[..., str], tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv", a=[1, 2, 3], text=["u", "v", "u"], half=[1, 2.5, 3], low=[1, -2, 3])
+    out = ["-o", tmp_path / "m.autogp"]
+    assert "holds text, such as 'u': --task count" in error("fit", data, "-t", "text", "--task", "count", *out)
+    assert "needs one of labels" in error("fit", data, "-t", "half", "--task", "classification", *out)
+    assert "holds 2.5 in row 2" in error("fit", data, "-t", "half", "--task", "count", *out)
+    assert "holds -2 in row 2" in error("fit", data, "-t", "low", "--task", "count", *out)
+    np.savez(tmp_path / "x.npz", x=np.eye(3))
+    assert "say with --target where the targets are" in error("fit", tmp_path / "x.npz", *out)
+    assert "--ignore is for columns that have names" in error("fit", tmp_path / "x.npz", "--ignore", "a", *out)
+
+
+def test_places_that_cannot_be_written_are_refused_before_any_work(
+    error: Callable[..., str], passengers: Path, tmp_path: Path
+) -> None:
+    data = passengers / "train.csv"
+    command = ["fit", data, "-t", "survived", "-o"]
+    assert f"there is no folder {tmp_path / 'no'}" in error(*command, tmp_path / "no" / "m.autogp")
+    assert "is a folder: name a file" in error(*command, tmp_path)
+    assert "is the data itself" in error(*command, data)
+    assert "there is no interrupted training" in error(*command, tmp_path / "m.autogp", "--resume")
+    assert "did you mean 'name'?" in error(*command, tmp_path / "m.autogp", "--ignore", "nmae")
+    assert "there is no file" in error("fit", tmp_path / "none.csv", "-t", "y", "-o", tmp_path / "m.autogp")
+
+
+def test_wrong_usage_has_its_own_exit_code(run: Run, passengers: Path) -> None:
+    data = passengers / "train.csv"
+    assert "which column is to be predicted? There are id, name" in run("fit", data, code=2).stderr
+    assert "'soon' is no duration" in run("fit", data, "-t", "survived", "--time", "soon", code=2).stderr
+    assert "'cosine' is not one of" in run("fit", data, "-t", "survived", "--kernel", "cosine", code=2).stderr
+    assert "--epochs" in run("fit", data, "-t", "survived", "--epochs", "0", code=2).stderr
