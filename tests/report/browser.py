@@ -45,7 +45,9 @@ class Page:
         """Shows a file in a window of so many pixels, and waits until it is there."""
         self.requests.clear()
         self.problems.clear()
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         failure = self.call("Page.navigate", url=path.resolve().as_uri()).get("errorText")
@@ -63,7 +65,9 @@ class Page:
         """The whole page, or its first pixels, as a PNG."""
         size = self.evaluate("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": size[0], "height": height or size[1], "scale": 1}
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]))
+        path.write_bytes(
+            base64.b64decode(self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"])
+        )
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._last += 1

@@ -55,7 +55,7 @@ def class_content(held: HeldOut) -> dict[str, Any]:
                 "The mistakes that the model was surest of: worth a look for wrong labels and missing columns.",
             ),
         ],
-        "at_inducing": lambda rows: _most_probable(held, rows, labels),
+        "at_inducing": _at_inducing(held, labels),
     }
 
 
@@ -165,8 +165,9 @@ def _hard(
     return {"title": title, "words": words, "rows": found, "indices": rows, "none": "No row was wrong."}
 
 
-def _most_probable(held: HeldOut, rows: Any, labels: list[str]) -> tuple[np.ndarray, list[str]]:
-    """An order of rows by what the model says there, and that in words."""
-    probabilities = held.estimator.predict_proba(rows)
+def _at_inducing(held: HeldOut, labels: list[str]) -> dict[str, Any]:
+    """What the model says at its inducing inputs, and an order by that."""
+    probabilities = held.estimator.predict_proba(held.inducing_inputs())
     said = probabilities.argmax(axis=1)
-    return np.lexsort((-probabilities.max(axis=1), said)), [labels[number] for number in said]
+    order = np.lexsort((-probabilities.max(axis=1), said))
+    return {"order": order, "said": [labels[number] for number in said], "heading": "says"}

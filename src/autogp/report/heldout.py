@@ -77,7 +77,7 @@ class HeldOut:
             for row in x
         ]
 
-    def inducing(self) -> ArraySource:
+    def inducing_inputs(self) -> ArraySource:
         """The inducing inputs (of the first function, where each has its own) in the units of the data, [M, D]."""
         scaler = self.estimator.input_scaler_
         z = self.estimator.model_.inducing_inputs.detach()[0].double()

@@ -45,7 +45,7 @@ def number_content(held: HeldOut) -> dict[str, Any]:
                   "The true values that lie farthest from their predictions, in standard deviations of these: worth a "
                   "look for wrong values and missing columns."),
         ],
-        "at_inducing": lambda rows: _predicted(held, rows),
+        "at_inducing": _at_inducing(held, names),
     }  # fmt: skip
 
 
@@ -215,7 +215,8 @@ def _hard(
     return {"title": title, "words": words, "rows": found, "indices": rows[: len(found)]}
 
 
-def _predicted(held: HeldOut, rows: Any) -> tuple[np.ndarray, list[str]]:
-    """An order of rows by what the model says there, and that in words."""
-    mean = _two_dimensional(held.estimator.predict(rows))
-    return np.argsort(mean[:, 0], kind="stable"), [figure_of(value) for value in mean[:, 0]]
+def _at_inducing(held: HeldOut, names: list[str]) -> dict[str, Any]:
+    """What the model says, of the first output, at its inducing inputs, and an order by that."""
+    mean = _two_dimensional(held.estimator.predict(held.inducing_inputs()))[:, 0]
+    heading = "says" if len(names) == 1 else names[0]
+    return {"order": np.argsort(mean, kind="stable"), "said": [figure_of(value) for value in mean], "heading": heading}

@@ -54,7 +54,7 @@ def in_page(figure: Figure, name: str, alt: str) -> Markup:
     text = buffer.getvalue()
     width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', text)[0]
     text = text[text.index("<g") : text.rindex("</svg>")]
-    text = re.sub(r'<g id="[^"]*">', "<g>", text)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # only markers and clips are referred to
     text = re.sub(r"font-family: [^;\"]+;? ?", "", text)
     text = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", text)
     text = re.sub(r' (d|x|y|transform)="[^"]*"', lambda found: _shorter(found[0]), text)

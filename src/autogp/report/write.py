@@ -56,7 +56,6 @@ def write_report(
     content = class_content(held) if isinstance(estimator, GPClassifier) else number_content(held)
     _add_looks(held, content["hard"])
     today = datetime.date.today()
-    order, said = content["at_inducing"](inducing := held.inducing())
     page = (
         _environment()
         .get_template("report.html")
@@ -72,7 +71,7 @@ def write_report(
             facts=[fact for fact in described_facts(estimator) if fact[0] != "relevance"],
             training=_training(estimator),
             relevance=_relevance(held),
-            inducing=_inducing(held, inducing, order, said),
+            inducing=_inducing(held, **content["at_inducing"]),
         )
     )
     page = page.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its unit stay on one line
@@ -97,6 +96,8 @@ def _add_looks(held: HeldOut, groups: list[dict[str, Any]]) -> None:
     for group in groups:
         rows = group.pop("indices")
         group["pictures"] = held.image_shape is not None
+        if not len(rows):
+            continue
         looks = held.pictures(rows) if group["pictures"] else held.table(rows)
         for row, look in zip(group["rows"], looks, strict=True):
             row["look"] = look
@@ -131,16 +132,17 @@ def _relevance(held: HeldOut) -> dict[str, Any] | None:
     return {"bars": bars, "others": len(shares) - len(bars), "rest": percent(1 - shares[order].sum())}
 
 
-def _inducing(held: HeldOut, source: Any, order: np.ndarray, said: list[str]) -> dict[str, Any]:
+def _inducing(held: HeldOut, order: np.ndarray, said: list[str], heading: str) -> dict[str, Any]:
     limit = MOST_PICTURES if held.image_shape is not None else INDUCING_ROWS
     chosen = order[evenly_spaced(len(order), limit)]
-    x, _ = source.rows(chosen)
+    x, _ = held.inducing_inputs().rows(chosen)
     if held.image_shape is not None:
         looks: list[Any] = [picture(row, held.image_shape, held.range) for row in x]
     else:
         looks = held.texts(x)
     return {
         "count": len(order),
+        "heading": heading,
         "pictures": held.image_shape is not None,
         "shown": [{"look": look, "said": said[number]} for number, look in zip(chosen, looks, strict=True)],
     }
