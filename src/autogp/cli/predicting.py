@@ -77,9 +77,10 @@ def _show(terminal: Terminal, batch: pa.RecordBatch) -> None:
     table = Table("row")
     for name in batch.schema.names[:MOST_COLUMNS]:
         table.add_column(Text(name))  # a label may look like rich's markup
+    number_format = ".3f" if "class" in batch.schema.names else ".4g"  # probabilities, or numbers of any size
     for number, row in enumerate(batch.to_pylist(), 1):
         values = list(row.values())[:MOST_COLUMNS]
-        texts = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in values)
+        texts = (format(value, number_format) if isinstance(value, float) else str(value) for value in values)
         table.add_row(str(number), *map(Text, texts))
     terminal.say(table)
     if batch.num_columns > MOST_COLUMNS:
