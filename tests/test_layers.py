@@ -10,6 +10,7 @@ import autogp
 # From the top: a module may import what stands before it, and its own package.
 LAYERS = [
     "linalg",
+    "distances",
     "parameters",
     "kernels",
     "likelihoods",

@@ -1,18 +1,20 @@
-"""Factorisations and distances: exact where they can be, typed errors where they cannot."""
+"""Factorisations: exact where they can be, typed errors where they cannot."""
 
 import logging
 
 import pytest
 import torch
 
+from autogp.distances import squared_distance
 from autogp.linalg import (
     FIRST_JITTER,
     LAST_JITTER,
     NotPositiveDefiniteError,
     factor_and_inverse,
+    row_blocks,
     safe_cholesky,
     safe_factor_and_inverse,
-    squared_distance,
+    whiten,
 )
 
 float64 = torch.float64
@@ -29,10 +31,6 @@ def spectrum(*eigenvalues: float, seed: int = 0) -> torch.Tensor:
 
 def points(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=float64, generator=torch.Generator().manual_seed(seed))
-
-
-def direct_distance(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    return (x.double()[..., :, None, :] - z.double()[..., None, :, :]).square().sum(-1)
 
 
 class TestSafeCholesky:
@@ -161,97 +159,6 @@ class TestSafeCholesky:
         assert LAST_JITTER == 1e-4
 
 
-class TestSquaredDistance:
-    @pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
-    def test_agrees_with_direct_differences(self, offset):
-        x, z = points(7, 3) + offset, points(5, 3, seed=1) + offset
-        torch.testing.assert_close(squared_distance(x, z), direct_distance(x, z), rtol=1e-11, atol=1e-12)
-
-    @pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
-    def test_float32_agrees_with_differences_of_the_rounded_points(self, offset):
-        x, z = (points(7, 3) + offset).float(), (points(5, 3, seed=1) + offset).float()
-        distance = squared_distance(x, z)
-        assert distance.dtype == torch.float32
-        torch.testing.assert_close(distance.double(), direct_distance(x, z), rtol=1e-4, atol=1e-4)
-
-    def test_leading_axes_broadcast(self):
-        x, z = points(4, 1, 6, 2), points(3, 5, 2, seed=1)
-        distance = squared_distance(x, z)
-        assert distance.shape == (4, 3, 6, 5)
-        torch.testing.assert_close(distance, direct_distance(x, z), rtol=1e-11, atol=1e-12)
-
-    def test_close_pairs_are_found_in_every_member_of_a_batch(self):
-        x, z = points(6, 2), points(3, 5, 2, seed=1)
-        z[0, 1], z[1, 4], z[2, 0] = x[2] + 1e-9, x[5], x[0] - 1e-7
-        torch.testing.assert_close(squared_distance(x, z), direct_distance(x, z), rtol=1e-7, atol=0)
-        torch.testing.assert_close(squared_distance(z, x), direct_distance(z, x), rtol=1e-7, atol=0)
-
-    @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-2), (float64, 1e-6)])
-    def test_relative_precision_holds_for_two_far_clusters_of_close_points(self, dtype, tolerance):
-        """Centring cannot help here: without the differences the distances would be rounding alone."""
-        x = points(20, 3)
-        x[10:] += 1e4
-        x = x.to(dtype)
-        actual, expected = squared_distance(x, x).double(), direct_distance(x, x)
-        off = ~torch.eye(20, dtype=torch.bool)
-        assert ((actual - expected).abs()[off] < tolerance * expected[off]).all()
-
-    @pytest.mark.parametrize("dtype", [torch.float32, float64])
-    @pytest.mark.parametrize("columns", [1, 3, 784, 3072])
-    def test_diagonal_between_a_tensor_and_itself_is_exactly_zero(self, columns, dtype):
-        x = (points(30, columns) + 10).to(dtype)
-        assert torch.equal(torch.diagonal(squared_distance(x, x)), torch.zeros(30, dtype=dtype))
-        assert torch.equal(torch.diagonal(squared_distance(x, x.clone())), torch.zeros(30, dtype=dtype))
-
-    @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-    def test_equal_rows_are_exactly_at_distance_zero(self, scale):
-        x = scale * points(10, 4)
-        distance = squared_distance(torch.cat([x, x]), x)
-        assert torch.equal(torch.diagonal(distance[10:]), torch.zeros(10, dtype=float64))
-
-    def test_close_pairs_come_in_chunks(self, monkeypatch):
-        x, z = points(3, 8, 4), points(5, 4, seed=1)
-        z[2], z[4] = x[0, 3] + 1e-9, x[2, 7]
-        expected = squared_distance(x, z), squared_distance(x, x)
-        for numbers in (1, 7, 12):
-            monkeypatch.setattr("autogp.linalg.CHUNK_NUMBERS", numbers)
-            assert torch.equal(squared_distance(x, z), expected[0])
-            assert torch.equal(squared_distance(x, x), expected[1])
-
-    def test_no_distance_is_negative(self):
-        x = points(50, 2).float() * 1e-3 + points(1, 2).float() * 1e3
-        assert (squared_distance(x, x + 1e-5) >= 0).all()
-
-    def test_gradient_agrees_with_that_of_the_differences(self):
-        x, z, weights = points(6, 3), points(5, 3, seed=1), points(6, 5, seed=2)
-        z[2] = x[1] + 1e-9  # one close pair among others
-        z[3] = x[4]
-        expected = torch.autograd.functional.jacobian(lambda *p: (weights * direct_distance(*p)).sum(), (x, z))
-        actual = torch.autograd.functional.jacobian(lambda *p: (weights * squared_distance(*p)).sum(), (x, z))
-        torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-12)
-
-    def test_gradient_is_the_same_each_time(self):
-        """The backward pass of many close pairs adds in a fixed order, in float32 and in parallel too."""
-        x, weights = points(5, 2).float().repeat(400, 1), points(2000, 500).float()
-        weights[direct_distance(x, x[:500]) > 0] = 0  # large gradients of the others would hide the last digits
-        gradients = []
-        threads = torch.get_num_threads()
-        torch.set_num_threads(2)
-        for _ in range(5):
-            leaf = x.clone().requires_grad_()
-            (gradient,) = torch.autograd.grad((weights * squared_distance(leaf, leaf[:500] + 1e-4)).sum(), leaf)
-            gradients.append(gradient)
-        torch.set_num_threads(threads)
-        assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
-
-    def test_gradient_of_a_tensor_with_itself_is_finite_and_zero_in_sum(self):
-        x = points(8, 2)
-        x = torch.cat([x, x[:3]]).requires_grad_()
-        (gradient,) = torch.autograd.grad(squared_distance(x, x).exp().sum(), x)
-        assert torch.isfinite(gradient).all()
-        assert gradient.sum(0).abs().max() < 1e-9 * gradient.abs().max()
-
-
 class TestFactorAndInverse:
     @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 131, 200])
     def test_halving_gives_the_factor_and_its_inverse(self, size):
@@ -290,3 +197,53 @@ class TestFactorAndInverse:
         torch.testing.assert_close(inverse @ factor, torch.eye(100, dtype=float64), rtol=0, atol=1e-6)
         with pytest.raises(NotPositiveDefiniteError):
             safe_factor_and_inverse(-matrix)
+
+
+class TestWhiten:
+    @pytest.mark.parametrize("size", [1, 2, 49, 50, 101, 203, 260])
+    def test_blocks_of_rows_cover_each_row_once(self, size):
+        rows = [row for start, stop in row_blocks(size) for row in range(start, stop)]
+        assert rows == list(range(size))
+
+    @pytest.mark.parametrize("size", [1, 7, 120, 203])
+    @pytest.mark.parametrize("groups", [1, 3])
+    def test_value_and_gradients_equal_those_of_factorising_and_solving(self, size, groups):
+        generator = torch.Generator().manual_seed(size)
+        root, cross, weights = (
+            torch.randn(groups, size, width, dtype=float64, generator=generator) for width in (size, 11, 11)
+        )
+        matrix = (root @ root.mT / size + torch.eye(size, dtype=float64)).requires_grad_()
+        cross.requires_grad_()
+
+        def with_gradients(basis):
+            matrix_grad, cross_grad = torch.autograd.grad((weights * basis.square()).sum(), (matrix, cross))
+            return basis, matrix_grad + matrix_grad.mT, cross_grad  # of the matrix the symmetric part has a meaning
+
+        factor = torch.linalg.cholesky(matrix)
+        expected = with_gradients(torch.linalg.solve_triangular(factor, cross, upper=False))
+        found = with_gradients(whiten(matrix, torch.linalg.inv(factor), cross))
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+
+    @pytest.mark.parametrize("lengthscale", [0.02, 0.2, 1.0, 5.0])
+    def test_float32_rows_beside_a_nearly_singular_matrix_lose_nothing_to_the_blocks(self, lengthscale):
+        """Gradients by inducing inputs of conditions up to 1e8, against float64 and against products in full."""
+        z, x, weights = points(150, 1), points(400, 1, seed=1), points(1, 150, 400, seed=2)
+        errors = {}
+        for name, dtype in (("exact", float64), ("blocks", torch.float32), ("full", torch.float32)):
+            inducing = z.clone().requires_grad_()
+            gram = torch.exp(-0.5 * squared_distance(inducing / lengthscale, inducing / lengthscale))[None]
+            _, inverse = safe_factor_and_inverse(gram, FIRST_JITTER[torch.float32])
+            rows = (inducing.to(dtype) / lengthscale, x.to(dtype) / lengthscale)
+            cross = torch.exp(-0.5 * squared_distance(*rows))[None]
+            basis = inverse.to(dtype) @ cross if name == "full" else whiten(gram, inverse, cross)
+            (errors[name],) = torch.autograd.grad((weights.to(dtype) * basis.square()).sum(), inducing)
+        blocks, full = ((errors[name] - errors["exact"]).norm().item() for name in ("blocks", "full"))
+        assert blocks < 1.2 * full + 1e-5 * errors["exact"].norm().item()
+
+    def test_a_second_derivative_is_refused_rather_than_wrong(self):
+        cross = points(1, 3, 2).requires_grad_()
+        eye = torch.eye(3, dtype=float64)[None]
+        (slope,) = torch.autograd.grad(whiten(eye, eye, cross).square().sum(), cross, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            slope.sum().backward()

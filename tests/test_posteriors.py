@@ -1,12 +1,14 @@
 """Posteriors over the inducing values: moments, projections, natural steps, and conversions between them."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from autogp import GaussianPosterior, MixturePosterior
-from autogp.posteriors import DenseMoments, DiagonalMoments, HeldPosterior, Moments, RootMoments
+from autogp.posteriors import DenseMoments, DiagonalMoments, HeldPosterior, Moments, RootMoments, squared_norms
 
 LATENTS, INDUCING, ROWS = 3, 5, 7
 
@@ -109,6 +111,35 @@ def test_gaussian_moments_invert_the_natural_parameters():
     torch.testing.assert_close(
         moments.mean[0], (covariance @ posterior.shift[..., None])[..., 0], rtol=1e-10, atol=1e-12
     )
+
+
+def test_a_precision_that_is_not_positive_definite_gives_nan_for_its_latent_alone():
+    posterior = gaussian()
+    posterior.precision[1].neg_()
+    moments = posterior.moments(prior()[1])
+    assert moments.covariance()[0, 1].isnan().all()
+    assert moments.mean[0, 1].isnan().all()
+    torch.testing.assert_close(moments.covariance()[0, 0], torch.linalg.inv(posterior.precision[0]), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e4, 1e8])
+def test_covariances_are_exact_for_precisions_of_any_condition(condition):
+    """Lambda = I + something large, as data make it: S Lambda = I to the accuracy that the condition allows."""
+    posterior, size = GaussianPosterior(1, 120), 120
+    directions = torch.linalg.qr(randn(size, size)).Q
+    eigenvalues = torch.logspace(0, math.log10(condition), size, dtype=torch.float64)
+    posterior.precision.copy_(directions * eigenvalues @ directions.mT)
+    covariance = posterior.moments(torch.eye(size)).covariance()[0, 0]
+    expected = directions / eigenvalues @ directions.mT
+    assert (covariance - expected).norm() < 1e-15 * size * condition * expected.norm()
+    assert torch.equal(covariance, covariance.mT)
+
+
+def test_squared_norms_are_those_of_the_columns():
+    basis = randn(2, INDUCING, ROWS).requires_grad_()
+    torch.testing.assert_close(squared_norms(basis), basis.square().sum(-2), rtol=1e-12, atol=0)
+    assert torch.autograd.gradcheck(squared_norms, (basis,))
+    assert torch.autograd.gradgradcheck(squared_norms, (basis,))
 
 
 @pytest.mark.parametrize("name", POSTERIORS)
@@ -223,6 +254,21 @@ def test_a_row_of_weight_two_steps_like_two_rows_and_of_weight_zero_like_none():
     step(repeated, rows=[0, 0, 2, 3, 4, 5, 6])
     torch.testing.assert_close(double.precision, repeated.precision, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(double.shift, repeated.shift, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, LATENTS])
+def test_step_of_a_matrix_of_many_blocks_equals_the_formula(groups):
+    size, rate = 203, 0.3
+    posterior = GaussianPosterior(LATENTS, size)
+    basis, mean, alpha = randn(groups, size, ROWS), randn(ROWS, LATENTS, seed=1), randn(ROWS, LATENTS, seed=2)
+    beta, weights = -randn(ROWS, LATENTS, seed=3).square(), randn(ROWS, seed=4).exp()
+    posterior.natural_step(basis, mean, alpha, beta, rate, weights)
+    wide = basis.expand(LATENTS, -1, -1)
+    data = torch.einsum("qmb,bq,b,qnb->qmn", wide, -2 * beta, weights, wide)
+    eye = torch.eye(size, dtype=torch.float64)
+    torch.testing.assert_close(posterior.precision, eye + rate * data, rtol=1e-11, atol=1e-11)
+    slope = torch.einsum("qmb,bq,b->qm", wide, alpha - 2 * beta * mean, weights)
+    torch.testing.assert_close(posterior.shift, rate * slope, rtol=1e-11, atol=1e-11)
 
 
 def test_precision_stays_symmetric_over_many_steps():

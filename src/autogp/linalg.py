@@ -1,4 +1,4 @@
-"""Factorisations that survive ill-conditioned covariance matrices, and distances that survive large offsets."""
+"""Factorisations that survive ill-conditioned covariance matrices, and products that skip their zeros."""
 
 import logging
 import math
@@ -13,9 +13,10 @@ __all__ = [
     "LAST_JITTER",
     "NotPositiveDefiniteError",
     "factor_and_inverse",
+    "row_blocks",
     "safe_cholesky",
     "safe_factor_and_inverse",
-    "squared_distance",
+    "whiten",
 ]
 
 logger = logging.getLogger("autogp")
@@ -24,8 +25,8 @@ logger = logging.getLogger("autogp")
 # A float32 block carries relative errors of 6e-8, which L^-1 magnifies by up to 1 / sqrt(jitter).
 FIRST_JITTER = {torch.float64: 1e-10, torch.float32: 1e-6}
 LAST_JITTER = 1e-4
-SMALLEST_BLOCK = 64
-CHUNK_NUMBERS = 2**22  # of the differences between close pairs that are in memory at a time
+SMALLEST_BLOCK = 50
+MOST_BLOCKS = 4
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -136,6 +137,60 @@ class _FactorAndInverse(torch.autograd.Function):
         return 0.5 * (gradient + gradient.mT)
 
 
+def whiten(matrix: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
+    """L^-1 cross [G, M, B] in the precision of `cross`, where L L' = matrix [G, M, M] and L^-1 is at hand.
+
+    Gradients go to `matrix` and `cross`; L^-1 is a constant here.
+    """
+    return _Whiten.apply(matrix, inverse.detach(), cross)
+
+
+class _Whiten(torch.autograd.Function):
+    """A = I K for I = L^-1, a block of rows at a time to skip the zeros. Gradients: I' dA for K; for L L' it is I' P I,
+    P the lower half of -dA A' with half its diagonal, which stands for its symmetric part."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
+        lower = inverse.to(cross.dtype)
+        basis = torch.empty_like(cross)
+        for start, stop in row_blocks(cross.shape[-2]):
+            torch.bmm(lower[:, start:stop, :stop], cross[:, :stop], out=basis[:, start:stop])
+        ctx.save_for_backward(inverse, lower, basis)
+        return basis
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, None, Tensor | None]:
+        inverse, lower, basis = ctx.saved_tensors
+        gradient = grad_outputs[0].contiguous()
+        blocks = row_blocks(basis.shape[-2])
+        matrix_grad = cross_grad = None
+        if ctx.needs_input_grad[0]:
+            inner = torch.zeros_like(lower)
+            for start, stop in blocks:
+                torch.bmm(gradient[:, start:stop], basis[:, :stop].mT, out=inner[:, start:stop, :stop])
+            inner = inner.to(inverse.dtype).tril_().neg_()
+            torch.diagonal(inner, dim1=-2, dim2=-1).mul_(0.5)
+            product, matrix_grad = torch.zeros_like(inner), torch.empty_like(inner)
+            for start, stop in blocks:
+                torch.bmm(inner[:, start:stop, :stop], inverse[:, :stop, :stop], out=product[:, start:stop, :stop])
+            for start, stop in blocks:
+                torch.bmm(inverse[:, start:, start:stop].mT, product[:, start:], out=matrix_grad[:, start:stop])
+        if ctx.needs_input_grad[2]:
+            cross_grad = torch.empty_like(gradient)
+            for start, stop in blocks:
+                torch.bmm(lower[:, start:, start:stop].mT, gradient[:, start:], out=cross_grad[:, start:stop])
+        return matrix_grad, None, cross_grad
+
+
+def row_blocks(size: int) -> list[tuple[int, int]]:
+    """Where blocks of rows start and stop, for products of which only the lower triangle is wanted, or is not 0."""
+    count = max(1, min(MOST_BLOCKS, size // SMALLEST_BLOCK))
+    return [(size * i // count, size * (i + 1) // count) for i in range(count)]
+
+
 def _eye(matrix: Tensor) -> Tensor:
     return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
@@ -145,103 +200,3 @@ def _scale(matrix: Tensor) -> Tensor:
     diagonal = torch.diagonal(matrix, dim1=-2, dim2=-1)
     floor = torch.finfo(matrix.dtype).eps * diagonal.mean(-1, keepdim=True)
     return torch.maximum(diagonal, floor.clamp_min(torch.finfo(matrix.dtype).tiny)).sqrt()
-
-
-def squared_distance(x: Tensor, z: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Squared Euclidean distances [..., N, M] between the rows of x [..., N, D] and of z [..., M, D], times `scale`.
-
-    `scale` is [..., 1, D] or [..., 1, 1]. One matrix product; both sides are centred first, so that a common offset
-    does not eat the precision. Pairs so close that half of the digits cancel are summed from their differences: equal
-    rows are at distance 0 exactly.
-    """
-    return _SquaredDistance.apply(x, z, x.new_ones(1, 1) if scale is None else scale)
-
-
-class _SquaredDistance(torch.autograd.Function):
-    """d = |u|^2 + |v|^2 - 2 u v' in the metric scale^2, u = x - c, v = z - c: one product each way, and one more for x.
-
-    Only one side meets the scale, so that rows which all latent functions share are not copied for each of them.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, z: Tensor, scale: Tensor) -> Tensor:
-        centre = z.mean(-2, keepdim=True)
-        metric = scale.square()
-        u = x - centre
-        v = u if z is x else z - centre
-        scaled = u * metric
-        u_square = (u * scaled).sum(-1)[..., :, None]
-        v_square = u_square.mT if z is x else _norms(v, metric)[..., None, :]
-        distance = _product(scaled, v.mT).mul_(-2).add_(u_square).add_(v_square)
-        diagonal = torch.diagonal(distance, dim1=-2, dim2=-1) if z is x else None
-        if diagonal is not None:
-            diagonal.fill_(math.inf)  # known to be 0: no pair to look at
-        eps = torch.finfo(x.dtype).eps
-        threshold, largest = math.sqrt(eps), u_square.amax() + v_square.amax() if distance.numel() else 0.0
-        ctx.equal, ctx.wide = None, eps * largest > 1e-3
-        # Close, or NaN: where squares overflow, infinity less infinity, the differences know better.
-        if distance.numel() and not distance.amin() >= threshold * largest:
-            far = distance >= threshold * (u_square + v_square)
-            for pairs in (~far).nonzero().split(max(1, CHUNK_NUMBERS // u.shape[-1])):
-                *batch, row, column = pairs.unbind(-1)
-                u_rows = u.expand(*distance.shape[:-1], -1)[(*batch, row)]
-                v_rows = v.expand(*distance.mT.shape[:-1], -1)[(*batch, column)]
-                scales = scale.expand(*distance.shape[:-2], 1, scale.shape[-1])[(*batch,)].squeeze(-2)
-                distance[(*batch, row, column)] = ((u_rows - v_rows) * scales).square().sum(-1)
-            ctx.equal = distance == 0
-        if diagonal is not None:
-            diagonal.zero_()
-        ctx.save_for_backward(u, v, scale)
-        ctx.shapes, ctx.same = (x.shape, z.shape), z is x
-        return distance
-
-    @staticmethod
-    @once_differentiable  # the gradients are constants to autograd: a second derivative would be wrong in silence
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        (u, v, scale), (weights,) = ctx.saved_tensors, grad_outputs
-        dtype, (x_shape, z_shape) = scale.dtype, ctx.shapes
-        x_needed, z_needed, scale_needed = ctx.needs_input_grad
-        if ctx.equal is not None:  # equal rows pull at nothing, but for rounding
-            weights = weights.masked_fill(ctx.equal, 0)
-        if ctx.wide:  # over hundreds of lengthscales float32 would lose the gradient in the rounding of squares
-            u, v, scale, weights = u.double(), v.double(), scale.double(), weights.double()
-        if ctx.same:  # both sides pull at the same rows: one product for the two
-            weights, z_needed = weights + weights.mT, False
-            torch.diagonal(weights, dim1=-2, dim2=-1).zero_()
-        elif not x_needed:  # the product that x would need is spared
-            u, v, weights = v, u, weights.mT
-        metric = scale.square()
-        row, column = weights.sum(-1)[..., :, None], weights.sum(-2)[..., None, :]
-        product = _product(weights, v)  # [..., N, D]
-        pull = row * u - product
-        u_grad = (2 * metric * pull).to(dtype)
-        scale_grad = None
-        if scale_needed:
-            # sum_nm W_nm (u_n - v_m)^2 for each column, from the product that is there already
-            if ctx.same:
-                total = (u * pull).sum(-2, keepdim=True)
-            else:
-                # A point so far away that its square overflows has weight 0, and 0 times the largest number is 0.
-                v_square = v.square().clamp_max(torch.finfo(v.dtype).max)
-                total = (u * (pull - product)).sum(-2, keepdim=True) + _product(column, v_square)
-            scale_grad = (2 * total * scale).sum_to_size(scale.shape).to(dtype)
-        if not x_needed:
-            return None, u_grad.sum_to_size(z_shape), scale_grad
-        v_grad = None
-        if z_needed:
-            v_grad = (2 * metric * (column.mT * v - _product(weights.mT, u))).to(dtype).sum_to_size(z_shape)
-        return u_grad.sum_to_size(x_shape), v_grad, scale_grad
-
-
-def _norms(x: Tensor, metric: Tensor) -> Tensor:
-    """Squared norms [..., N] of the rows of x [..., N, D] in a diagonal metric [..., 1, D] or [..., 1, 1]."""
-    if metric.shape[-1] == 1:
-        return x.square().sum(-1) * metric.squeeze(-1)
-    return _product(metric, x.square().mT).squeeze(-2)
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b, for a [G, N, D] and one b [D, M] as one product instead of G."""
-    return (a.flatten(0, -2) @ b).unflatten(0, a.shape[:-1]) if a.ndim > 2 and b.ndim == 2 else a @ b

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from autogp.kernels import Kernel
 from autogp.kernels.base import check_points
 from autogp.likelihoods import Likelihood, Prediction
-from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky, safe_factor_and_inverse
-from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior, Moments
+from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky, safe_factor_and_inverse, whiten
+from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior, Moments, squared_norms
 
 __all__ = ["Joint", "Marginals", "Prepared", "SparseGP", "condition"]
 
@@ -32,6 +32,7 @@ class Prepared(NamedTuple):
     factor: Tensor  # L, with L L' = Kzz + jitter, [G, M, M]
     inverse: Tensor  # L^-1
     moments: Moments  # of q(v), v = L^-1 u
+    gram: Tensor  # Kzz
 
 
 class Joint(NamedTuple):
@@ -99,20 +100,21 @@ class SparseGP(nn.Module):
 
     def prepare(self) -> Prepared:
         """Factors of the prior and moments of the posterior, in float64."""
-        factor, inverse = self._prior_factor()
+        gram = self.kernel.gram(self.inducing_inputs, self.inducing_inputs)
+        factor, inverse = self._prior_factor(gram)
         moments = self.posterior.moments(inverse)
         if moments.mean.shape[1:] != (self.likelihood.num_latents, factor.shape[-1]):
             raise ValueError(
                 f"the posterior is over {moments.mean.shape[1]} latent functions at {moments.mean.shape[2]} inducing "
                 f"inputs, the model has {self.likelihood.num_latents} and {factor.shape[-1]}"
             )
-        return Prepared(factor, inverse, moments)
+        return Prepared(factor, inverse, moments, gram)
 
     def basis(self, x: Tensor, prepared: Prepared) -> tuple[Tensor, Tensor]:
         """A = L^-1 Kzx [G, M, B] and k(x, x) [G, B], from x [B, D]."""
         x = self._promote(x)
         cross = self.kernel.gram(self.inducing_inputs.to(x.dtype), x)
-        return prepared.inverse.to(x.dtype) @ cross, self.kernel.diag(x)
+        return whiten(prepared.gram, prepared.inverse, cross), self.kernel.diag(x)
 
     def marginals(self, x: Tensor, prepared: Prepared | None = None) -> Marginals:
         """q(f) at each row of x [B, D], with gradients."""
@@ -174,8 +176,7 @@ class SparseGP(nn.Module):
         """x in the precision of its block: its own, unless L^-1 would magnify its rounding."""
         return x.to(torch.float64) if FIRST_JITTER[x.dtype] > self.jitter else x
 
-    def _prior_factor(self) -> tuple[Tensor, Tensor]:
-        gram = self.kernel.gram(self.inducing_inputs, self.inducing_inputs)
+    def _prior_factor(self, gram: Tensor) -> tuple[Tensor, Tensor]:
         try:
             return safe_factor_and_inverse(gram, self.jitter.item())
         except NotPositiveDefiniteError as error:
@@ -205,7 +206,7 @@ class SparseGP(nn.Module):
 def condition(basis: Tensor, prior_variance: Tensor, moments: Moments) -> Marginals:
     """q(f) from the basis A [G, M, B], k(x, x) [G, B] and q(v): mean A'm, variance k - |A|^2 + A'SA."""
     mean, explained = moments.project(basis)  # [K, Q, B]
-    conditional = prior_variance - basis.square().sum(-2)  # [G, B]
+    conditional = prior_variance - squared_norms(basis)  # [G, B]
     floor = torch.finfo(basis.dtype).eps * prior_variance.detach()
     variance = torch.maximum(conditional, floor) + explained
     return Marginals(moments.log_weights, mean.mT, variance.mT, (conditional < 0).sum())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from autogp.linalg import factor_and_inverse
+from autogp.linalg import row_blocks
 
 __all__ = [
     "DenseMoments",
@@ -20,6 +20,7 @@ __all__ = [
     "MixturePosterior",
     "Moments",
     "RootMoments",
+    "squared_norms",
 ]
 
 
@@ -36,13 +37,8 @@ class Moments(ABC):
         """S, [K, Q, M, M]."""
 
     @abstractmethod
-    def quadratic(self, basis: Tensor) -> Tensor:
-        """diag(A' S A) [K, Q, B] for a basis A [G, M, B] with G = 1 or Q."""
-
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         """A' mean and diag(A' S A), both [K, Q, B], for a basis A [G, M, B] with G = 1 or Q."""
-        mean = self.mean.to(basis.dtype)
-        return _apply(mean[..., None, :], basis).squeeze(-2), self.quadratic(basis)
 
     def kl(self) -> Tensor:
         """KL(q || N(0, I)): exact for one component, else the smaller of two upper bounds.
@@ -84,8 +80,8 @@ class RootMoments(Moments):
     def covariance(self) -> Tensor:
         return self.root @ self.root.mT
 
-    def quadratic(self, basis: Tensor) -> Tensor:
-        return _apply(self.root.mT.to(basis.dtype), basis).square().sum(-2)
+    def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        return _weigh(self.mean, basis), _apply(self.root.mT.to(basis.dtype), basis).square().sum(-2)
 
     def _trace(self) -> Tensor:
         return self.root.square().sum((-2, -1))
@@ -100,8 +96,8 @@ class DiagonalMoments(Moments):
     def covariance(self) -> Tensor:
         return torch.diag_embed(self.variance)
 
-    def quadratic(self, basis: Tensor) -> Tensor:
-        return _apply(self.variance[..., None, :].to(basis.dtype), basis.square()).squeeze(-2)
+    def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        return _weigh(self.mean, basis), _weigh(self.variance, basis.square())
 
     def _log_overlaps(self) -> Tensor:
         difference = self.mean[:, None] - self.mean[None]
@@ -118,8 +114,8 @@ class DenseMoments(Moments):
     def covariance(self) -> Tensor:
         return self.dense
 
-    def quadratic(self, basis: Tensor) -> Tensor:
-        return _QuadraticForm.apply(basis, self.dense.to(basis.dtype))
+    def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        return _Projection.apply(basis, self.mean.to(basis.dtype), self.dense.to(basis.dtype))
 
 
 @dataclass(frozen=True)
@@ -161,8 +157,10 @@ class GaussianPosterior(nn.Module):
         self.shift.copy_((self.precision @ mean[0][..., None]).squeeze(-1))
 
     def moments(self, prior_inverse: Tensor) -> DenseMoments:
-        factor, inverse = factor_and_inverse(self.precision)
-        covariance = inverse.mT @ inverse
+        factor, info = torch.linalg.cholesky_ex(self.precision)
+        covariance = torch.cholesky_inverse(factor)
+        if info.any():
+            covariance = torch.where((info > 0)[:, None, None], math.nan, covariance)
         mean = (covariance @ self.shift[..., None]).squeeze(-1)
         return DenseMoments(self.shift.new_zeros(1), mean[None], -_log_det(factor)[None], covariance[None])
 
@@ -183,16 +181,17 @@ class GaussianPosterior(nn.Module):
         weights = torch.as_tensor(weights, dtype=basis.dtype, device=basis.device)
         curvature = (-2 * beta).clamp_min(0).mT * weights  # [Q, B]
         slope = alpha.mT * weights + curvature * mean.mT
-        product = torch.empty_like(self.precision, dtype=basis.dtype)
-        shift = torch.empty_like(self.shift, dtype=basis.dtype)
-        for q in range(len(product)):  # one latent at a time: its block stays in the cache
+        self.precision.mul_(1 - rate).diagonal(dim1=-2, dim2=-1).add_(rate)
+        self.shift.mul_(1 - rate)
+        lower = basis.new_zeros(self.precision.shape[1:])
+        for q, precision in enumerate(self.precision):  # one latent at a time: its block stays in the cache
             block = basis[q % len(basis)]
-            torch.mm(block * curvature[q], block.mT, out=product[q])
-            torch.mv(block, slope[q], out=shift[q])
-        target = (product + product.mT).to(self.precision.dtype).mul_(0.5)
-        target.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        self.precision.lerp_(target, rate)
-        self.shift.lerp_(shift.to(self.shift.dtype), rate)
+            weighted = block * curvature[q]
+            for start, stop in row_blocks(len(lower)):  # the product is symmetric: its lower half is enough
+                torch.mm(weighted[start:stop], block[:stop].mT, out=lower[start:stop, :stop])
+            lower.tril_().diagonal().mul_(0.5)
+            precision.add_(lower, alpha=rate).add_(lower.mT, alpha=rate)
+            self.shift[q].add_(block @ slope[q], alpha=rate)
 
 
 class MixturePosterior(nn.Module):
@@ -266,37 +265,60 @@ class HeldPosterior(nn.Module):
         return HeldMoments(self.log_weights, self.mean, self.log_det, self.covariance, prior_inverse)
 
 
-class _QuadraticForm(torch.autograd.Function):
-    """diag(A' S A) [K, Q, B] for a constant S: S A serves the value and its gradient, 2 S A."""
+class _Projection(torch.autograd.Function):
+    """A' m and diag(A' S A), both [K, Q, B], for constants m and S: S A serves the value and its gradient, 2 S A."""
 
     @staticmethod
-    def forward(ctx: Any, basis: Tensor, covariance: Tensor) -> Tensor:
+    def forward(ctx: Any, basis: Tensor, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
         components, latents = covariance.shape[:2]
+        products = basis.new_empty(components, latents, *basis.shape[1:])
         value = basis.new_empty(components, latents, basis.shape[-1])
-        products = []
         for k in range(components):
             for q in range(latents):  # one latent at a time: its block stays in the cache
                 block = basis[q % len(basis)]
-                product = covariance[k, q] @ block
-                torch.sum(product * block, 0, out=value[k, q])
-                products.append(product)
-        ctx.save_for_backward(*products)
+                torch.mm(covariance[k, q], block, out=products[k, q])
+                torch.sum(products[k, q] * block, 0, out=value[k, q])
+        ctx.save_for_backward(products, mean)
         ctx.groups = len(basis)
-        return value.clamp_min_(0)
+        return _weigh(mean, basis), value.clamp_min_(0)
 
     @staticmethod
     @once_differentiable  # S A is a constant to autograd: a second derivative would be wrong in silence
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Tensor, None]:
-        products = ctx.saved_tensors
-        weights = 2 * grad_outputs[0]  # [K, Q, B]
-        latents = weights.shape[1]
-        gradient = weights.new_zeros(ctx.groups, *products[0].shape)
-        for i, product in enumerate(products):
-            k, q = divmod(i, latents)
-            gradient[q % ctx.groups].addcmul_(product, weights[k, q])
-        return gradient, None
+    ) -> tuple[Tensor, None, None]:
+        products, mean = ctx.saved_tensors
+        slope, weights = grad_outputs  # [K, Q, B]
+        weights = 2 * weights
+        if ctx.groups == 1:
+            gradient = (mean.flatten(0, 1).mT @ slope.flatten(0, 1))[None]
+        else:
+            gradient = mean.permute(1, 2, 0) @ slope.transpose(0, 1)  # [Q, M, B]
+        for k in range(len(products)):
+            for q, product in enumerate(products[k]):
+                gradient[q % ctx.groups].addcmul_(product, weights[k, q])
+        return gradient, None, None
+
+
+def squared_norms(basis: Tensor) -> Tensor:
+    """Of the columns of A [G, M, B]: [G, B]."""
+    return _SquaredNorms.apply(basis)
+
+
+class _SquaredNorms(torch.autograd.Function):
+    """sum_m A_mb^2; as autograd has it, with fewer passes over A."""
+
+    @staticmethod
+    def forward(ctx: Any, basis: Tensor) -> Tensor:
+        ctx.save_for_backward(basis)
+        return torch.stack([block.square().sum(-2) for block in basis])
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> Tensor:
+        (basis,) = ctx.saved_tensors
+        return basis * (2 * grad_outputs[0][..., None, :])
 
 
 def _log_det(factor: Tensor) -> Tensor:
@@ -309,3 +331,8 @@ def _apply(matrix: Tensor, basis: Tensor) -> Tensor:
     if basis.shape[0] == 1:
         return (matrix.flatten(0, 2) @ basis[0]).unflatten(0, matrix.shape[:3])
     return matrix @ basis
+
+
+def _weigh(weights: Tensor, basis: Tensor) -> Tensor:
+    """A' w [K, Q, B] for w [K, Q, M]."""
+    return _apply(weights[..., None, :].to(basis.dtype), basis).squeeze(-2)

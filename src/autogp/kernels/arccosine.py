@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from autogp.distances import squared_distance
 from autogp.kernels.base import Kernel, check_points
-from autogp.linalg import squared_distance
 from autogp.parameters import optional_parameter, positive_parameter
 
 __all__ = ["ArcCosine"]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from autogp.distances import squared_distance
 from autogp.kernels.base import Kernel, check_points
-from autogp.linalg import squared_distance
 from autogp.parameters import positive_parameter
 
 __all__ = ["RBF", "Matern12", "Matern32", "Matern52", "Stationary"]
@@ -37,10 +37,13 @@ class Stationary(Kernel):
     def profile(self, squared: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def gram(self, x: Tensor, z: Tensor) -> Tensor:
+    def squared_distance(self, x: Tensor, z: Tensor) -> Tensor:
+        """|(x - z) / lengthscale|^2 for all pairs of rows, [G, N, M]."""
         check_points(self.log_lengthscale.shape[-1], x=x, z=z)
-        distance = squared_distance(x, z, (-self.log_lengthscale[:, None]).exp().to(x.dtype))  # [G, N, M]
-        return self.variance[:, None, None].to(x.dtype) * self.profile(distance)
+        return squared_distance(x, z, (-self.log_lengthscale[:, None]).exp().to(x.dtype))
+
+    def gram(self, x: Tensor, z: Tensor) -> Tensor:
+        return self.variance[:, None, None].to(x.dtype) * self.profile(self.squared_distance(x, z))
 
     def diag(self, x: Tensor) -> Tensor:
         check_points(self.log_lengthscale.shape[-1], x=x)
@@ -55,6 +58,9 @@ class RBF(Stationary):
     >>> RBF(lengthscale=[1.0, 2.0]).gram(torch.zeros(1, 2), torch.tensor([[0.0, 2.0]])).item()  # exp(-1/2)
     0.6065306663513184
     """
+
+    def gram(self, x: Tensor, z: Tensor) -> Tensor:
+        return _Exponential.apply(self.squared_distance(x, z), self.log_variance[:, None, None].to(x.dtype))
 
     def profile(self, squared: Tensor) -> Tensor:
         return torch.exp(-0.5 * squared)
@@ -79,6 +85,26 @@ class Matern52(Stationary):
 
     def profile(self, squared: Tensor) -> Tensor:
         return _Matern.apply(squared, 5)
+
+
+class _Exponential(torch.autograd.Function):
+    """K = exp(log_variance - squared / 2), whose gradients are all in dK * K."""
+
+    @staticmethod
+    def forward(ctx: Any, squared: Tensor, log_variance: Tensor) -> Tensor:
+        value = torch.add(log_variance, squared, alpha=-0.5).exp_()
+        ctx.save_for_backward(value)
+        ctx.shape = log_variance.shape
+        return value
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        (value,) = ctx.saved_tensors
+        gradient = grad_outputs[0] * value
+        log_variance = gradient.sum((-2, -1), keepdim=True).sum_to_size(ctx.shape)
+        return gradient.mul_(-0.5), log_variance
 
 
 class _Matern(torch.autograd.Function):
