@@ -20,7 +20,8 @@ def training_figure(history: list[dict[str, Any]]) -> Markup:
     value, score = (np.array([row[name] for row in history], dtype=np.float64) for name in ("value", "score"))
     both = np.concatenate([value, score])
     both = both[np.isfinite(both)]
-    losses = len(both) > 0 and bool((both < 0).all())  # as for classes: distance to a perfect 0 shows on a log scale
+    # For classes, 0 is perfect: where the distance to it shrinks a lot, only a log scale shows how.
+    losses = len(both) > 0 and both.max() < 0 and both.min() / both.max() > 20
     figure, axis = canvas(WIDTH, 3.0)
     sign = -1.0 if losses else 1.0
     axis.plot(epoch, sign * value, color=ACCENT, linewidth=1.8, label="objective", marker=_dots(epoch), markersize=3)

@@ -115,6 +115,7 @@ def _training(estimator: Any) -> dict[str, Any] | None:
         "objectives": list(dict.fromkeys(row["objective"] for row in estimator.history_)),
         "scaled": estimator.target_scaler_ is not None,
         "skipped": last["skipped"],
+        "scored": any(row["score"] != row["value"] for row in estimator.history_),
     }
 
 
