@@ -31,7 +31,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
     n_inducing : int
         Number of inducing inputs, the model's size: accuracy and time grow with it.
     kernel : str or Kernel
-        "rbf", "matern12", "matern32", "matern52", "linear", "arccosine", or a kernel object. By name it has one
+        "matern52", "matern32", "matern12", "rbf", "linear", "arccosine", or a kernel object. By name it has one
         lengthscale per column, all learnt.
     likelihood : str or Likelihood
         "gaussian" noise, "student_t" (outliers do not bend it), "poisson" (counts), "network" (a Gaussian process
@@ -92,7 +92,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         self,
         n_inducing: int = 200,
         *,
-        kernel: str | Kernel = "rbf",
+        kernel: str | Kernel = "matern52",
         likelihood: str | Likelihood = "gaussian",
         objective: str = "elbo",
         n_components: int = 1,
