@@ -91,7 +91,9 @@ def fit(
         list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; may be given several times.")
     ] = None,
     inducing: Annotated[int, typer.Option(min=1, help="Inducing inputs: accuracy and time grow with them.")] = 200,
-    kernel: Annotated[Kernel, typer.Option(help="How rows are compared.")] = Kernel.RBF,
+    kernel: Annotated[
+        Kernel | None, typer.Option(help="How rows are compared; by default rbf for classes, else matern52.")
+    ] = None,
     objective: Annotated[
         Objective, typer.Option(help="What kernel and inducing inputs are learnt by.")
     ] = Objective.ELBO,
@@ -124,7 +126,7 @@ def fit(
             ignore or [],
             {
                 "n_inducing": inducing,
-                "kernel": kernel.value,
+                **({} if kernel is None else {"kernel": kernel.value}),
                 "objective": objective.value,
                 "time_budget": time,
                 "max_epochs": epochs,

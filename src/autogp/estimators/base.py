@@ -200,7 +200,8 @@ class GPEstimator(BaseEstimator):
         self._score_training_rows(rows, weights)
 
     def _all_at_once(self, model: SparseGP, count: int) -> bool:
-        """Whether q has a closed form and a pass over all rows is short: then nothing beats L-BFGS."""
+        """Whether q has a closed form and a pass over all rows is short: then nothing beats L-BFGS, and a run takes so
+        little time that none of it needs to be saved."""
         work = count * model.likelihood.num_latents * model.inducing_inputs.shape[-2] ** 2
         return (
             isinstance(model.likelihood, Gaussian)
@@ -208,7 +209,6 @@ class GPEstimator(BaseEstimator):
             and model.precision == torch.float64
             and self.objective == "elbo"
             and self.batch_size is None
-            and self.checkpoint is None
             and work <= SHORT_PASS
         )
 

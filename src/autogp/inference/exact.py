@@ -104,7 +104,7 @@ def train_exact(
         score = -value if validation is None else validation_score(model, feed, validation)
         epoch, seconds = len(history.rows) + 1, time.monotonic() - started
         row = {"epoch": epoch, "step": epoch, "seconds": round(seconds, 3), "objective": "elbo"}
-        history.rows.append(row | {"value": -value, "score": score, "learning_rate": math.nan, "skipped": 0})
+        history.rows.append(row | {"value": -value, "score": score, "learning_rate": 1.0, "skipped": 0})
         if score > history.best_score:
             history.best_epoch, history.best_score = epoch, score
             best.update({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
