@@ -166,7 +166,7 @@ def explore(path: Path) -> dict:
     best, steps = choose(result)
     before, last = (each["log_likelihood"] for each in list(result[best].values())[-2:])
     most = RECIPES[size][recipe_from(best)]
-    if steps == most and last > before + 0.01 and size == "few":
+    if steps == most and last > before + 0.01:
         result[best] = run(path, recipe_from(best), [steps for steps in CHECKPOINTS if steps <= 2 * most])
         show(path, best, result[best])
     return result
