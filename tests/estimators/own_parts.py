@@ -61,7 +61,7 @@ def waves():
 
 
 def long_run(folder):
-    return GPRegressor(n_inducing=10, max_epochs=30, batch_size=50, checkpoint=folder, verbose=False)
+    return GPRegressor(n_inducing=10, max_epochs=20, batch_size=50, checkpoint=folder, verbose=False)
 
 
 if __name__ == "__main__":

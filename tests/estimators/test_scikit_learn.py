@@ -28,7 +28,7 @@ NOT_KEPT = {
 
 
 def small(kind, **changes):
-    return kind(**{"n_inducing": 10, "max_epochs": 5, "random_state": 0, **changes})
+    return kind(**{"n_inducing": 10, "max_epochs": 10, "random_state": 0, **changes})
 
 
 @parametrize_with_checks([small(GPClassifier), small(GPRegressor)], expected_failed_checks=lambda estimator: NOT_KEPT)
@@ -88,7 +88,7 @@ def test_pickles_predict_the_same(kind, tmp_path):
     joblib.dump(model, tmp_path / "model.joblib")
     for copy in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model.joblib")):
         assert (copy.predict(X) == model.predict(X)).all()
-        assert copy.history_ == model.history_
+        assert str(copy.history_) == str(model.history_)
 
 
 @pytest.mark.parametrize("kind", [GPClassifier, GPRegressor])

@@ -22,7 +22,7 @@ def noisy_sine(count=60):
 def dense():
     """A regression in which every row is an inducing input, with the exact covariance of its scaled targets."""
     X, y = noisy_sine()
-    model = GPRegressor(n_inducing=60, max_epochs=150, random_state=0).fit(X, y)
+    model = GPRegressor(n_inducing=60, kernel="rbf", max_epochs=150, random_state=0).fit(X, y)
     kernel = model.model_.kernel
     x = model._scaled(X).numpy()
     scaled = (y - model.target_scaler_.shift.item()) / model.target_scaler_.scale.item()
@@ -78,26 +78,23 @@ def test_the_bound_of_a_classifier_is_the_objectives():
     assert model.elbo_ == pytest.approx(expected.item(), abs=1e-8)
 
 
-def optimum(X, y):
+def optimum(X, y, lengthscale):
     """The largest evidence that an exact process with such a kernel reaches, as scikit-learn's optimiser finds it."""
-    found = []
-    for lengthscale in (1.0, 3.0):
-        kernel = ConstantKernel(1.0) * RBF(np.full(X.shape[1], lengthscale), (1e-2, 1e4)) + WhiteKernel(0.3)
-        exact = GaussianProcessRegressor(kernel).fit((X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std())
-        found.append(exact.log_marginal_likelihood_value_)
-    return max(found) - len(y) * np.log(y.std())
+    kernel = ConstantKernel(1.0) * RBF(np.full(X.shape[1], lengthscale), (1e-2, 1e4)) + WhiteKernel(0.3)
+    exact = GaussianProcessRegressor(kernel).fit((X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std())
+    return exact.log_marginal_likelihood_value_ - len(y) * np.log(y.std())
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # irrelevant columns leave no trace
 def test_training_reaches_the_best_exact_evidence():
     X, y = noisy_sine()
-    model = GPRegressor(n_inducing=60, max_epochs=200, random_state=0).fit(X, y)
-    assert model.elbo_ == pytest.approx(optimum(X, y), abs=0.5)
+    model = GPRegressor(n_inducing=60, kernel="rbf", max_epochs=200, random_state=0).fit(X, y)
+    assert model.elbo_ == pytest.approx(optimum(X, y, lengthscale=1.0), abs=0.5)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_default_regressor_reaches_the_best_exact_evidence_on_the_diabetes_data():
     X, y = load_diabetes(return_X_y=True)
-    best = optimum(X, y)
+    best = optimum(X, y, lengthscale=3.0)
     assert best == pytest.approx(-2398.4, abs=0.5)
-    assert GPRegressor(random_state=0).fit(X, y).elbo_ == pytest.approx(best, abs=2)
+    assert GPRegressor(kernel="rbf", random_state=0).fit(X, y).elbo_ == pytest.approx(best, abs=2)

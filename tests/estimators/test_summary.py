@@ -35,7 +35,7 @@ def test_the_summary_is_a_table_of_words_and_numbers(capsys):
     assert lines[0] == "GPRegressor"
     found = {line[2:16].strip(): line[17:] for line in lines[1:]}
     assert found["data"] == "200 rows, 3 columns, 1 output"
-    assert found["kernel"].startswith("RBF: one lengthscale per column (")
+    assert found["kernel"].startswith("Matern52: one lengthscale per column (")
     assert found["relevance"].count("%") == 3
     assert found["likelihood"].startswith("Gaussian, noise of standard deviation ")
     assert found["posterior"] == "a Gaussian over 1 function at 20 inducing inputs"
