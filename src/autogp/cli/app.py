@@ -51,6 +51,24 @@ class Objective(StrEnum):
     PREDICTIVE = "predictive"
 
 
+class Experiment(StrEnum):
+    """The experiments of the paper, and those that go with them."""
+
+    DIGITS = "digits"
+    MNIST = "mnist"
+    RECTANGLES = "rectangles"
+    CIFAR10 = "cifar10"
+    SARCOS = "sarcos"
+    UCI = "uci"
+
+
+class Preset(StrEnum):
+    """Whose settings."""
+
+    OURS = "ours"
+    PAPER = "paper"
+
+
 ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A model that `autogp fit` wrote.", show_default=False)
 ]
@@ -203,3 +221,46 @@ def info(model: ModelPath, json: Json = False, debug: Debug = False) -> None:
         from autogp.cli.models import show_model
 
         show_model(terminal, model)
+
+
+@app.command(epilog="Example: autogp reproduce digits")
+def reproduce(
+    name: Annotated[Experiment, typer.Argument(help="The experiment.", show_default=False)],
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else AUTOGP_DATA says.")] = None,
+    preset: Annotated[Preset, typer.Option(help="Our settings, or the paper's.")] = Preset.OURS,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of everything random; by default the experiment's own.")
+    ] = None,
+    time: Annotated[
+        float | None, typer.Option(parser=parse_duration, metavar="DURATION", help="The longest that a run may train.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the runs that are there, go on with one that was interrupted.")
+    ] = False,
+    only: Annotated[str | None, typer.Option(metavar="PATTERN", help="Only runs of such names: '*-loo-200-*'.")] = None,
+    validation: Annotated[
+        bool, typer.Option("--validation", help="Judge by held-out training rows, to choose settings.")
+    ] = False,
+    download: Annotated[bool, typer.Option("--download", help="Fetch data that is not at hand.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the results.")] = Path("results"),
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run an experiment of the paper: one JSON file a run, tables and figures made from them."""
+    with reporting(json, debug) as terminal:
+        from autogp import experiments
+
+        written = experiments.reproduce(
+            name.value,
+            data=data,
+            preset=preset.value,
+            seed=seed,
+            time=time,
+            resume=resume,
+            validation=validation,
+            only=only,
+            download=download,
+            results=out,
+            verbose=not json,
+        )
+        terminal.result({"files": [str(path) for path in written]})

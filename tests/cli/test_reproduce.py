@@ -1,0 +1,33 @@
+"""`autogp reproduce`: an experiment from the command line to its files."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from autogp.cli import app
+from autogp.cli.app import Experiment
+from autogp.experiments import EXPERIMENTS
+
+
+def test_every_experiment_has_a_name_on_the_command_line():
+    assert [name.value for name in Experiment] == list(EXPERIMENTS)
+
+
+def test_one_run_of_digits_leaves_its_scores_and_a_table(tmp_path):
+    out = tmp_path / "results"
+    arguments = ["reproduce", "digits", "--only", "*-elbo-50-*", "--time", "1s", "--out", str(out), "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    (path,) = json.loads(result.stdout)["files"]
+    assert json.loads(Path(path).read_text())["scores"]["error"] < 0.3
+    assert "digits" in (out / "README.md").read_text()
+
+
+def test_data_that_is_not_at_hand_is_asked_for_in_one_line(tmp_path):
+    result = CliRunner().invoke(
+        app, ["reproduce", "mnist", "--data", str(tmp_path), "--out", str(tmp_path / "results")]
+    )
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+    assert str(tmp_path) in result.stderr
