@@ -10,7 +10,6 @@ from autogp.linalg import (
     FIRST_JITTER,
     LAST_JITTER,
     NotPositiveDefiniteError,
-    factor_and_inverse,
     row_blocks,
     safe_cholesky,
     safe_factor_and_inverse,
@@ -161,11 +160,11 @@ class TestSafeCholesky:
 
 class TestFactorAndInverse:
     @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 131, 200])
-    def test_halving_gives_the_factor_and_its_inverse(self, size):
+    def test_value_is_the_factor_and_its_inverse(self, size):
         root = torch.randn(3, size, size, dtype=float64, generator=torch.Generator().manual_seed(size))
         matrix = root @ root.mT / size + torch.eye(size, dtype=float64)
-        factor, inverse = factor_and_inverse(matrix)
-        torch.testing.assert_close(factor, torch.linalg.cholesky(matrix), rtol=1e-12, atol=1e-13)
+        factor, inverse = safe_factor_and_inverse(matrix)
+        torch.testing.assert_close(factor, safe_cholesky(matrix), rtol=1e-12, atol=1e-13)
         torch.testing.assert_close(
             inverse @ factor, torch.eye(size, dtype=float64).expand(3, -1, -1), rtol=0, atol=1e-12
         )
@@ -187,9 +186,8 @@ class TestFactorAndInverse:
             symmetric_gradient(*safe_factor_and_inverse(matrix)), expected, rtol=1e-9, atol=1e-10
         )
 
-    def test_what_is_not_positive_definite_is_nan_or_climbs_the_ladder(self):
+    def test_what_is_not_positive_definite_climbs_the_ladder(self):
         matrix = torch.ones(100, 100, dtype=float64)
-        assert factor_and_inverse(-matrix)[1].isnan().any()
         close = matrix + 1e-9 * torch.randn(100, 100, dtype=float64, generator=torch.Generator().manual_seed(0))
         close = 0.5 * (close + close.mT)  # eigenvalues of about -1e-8: more than the first rung
         factor, inverse = safe_factor_and_inverse(close)

@@ -12,7 +12,6 @@ __all__ = [
     "FIRST_JITTER",
     "LAST_JITTER",
     "NotPositiveDefiniteError",
-    "factor_and_inverse",
     "row_blocks",
     "safe_cholesky",
     "safe_factor_and_inverse",
@@ -87,34 +86,18 @@ def safe_factor_and_inverse(matrix: Tensor, first_jitter: float = FIRST_JITTER[t
     return scale[..., :, None] * factor, inverse / scale[..., None, :]
 
 
-def factor_and_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """L and L^-1 of positive definite matrices [..., M, M], NaN where they are not; without gradients.
-
-    By halves: L21 = A21 L11^-T, L22 L22' = A22 - L21 L21', (L^-1)21 = -L22^-1 L21 L11^-1. All but the smallest blocks
-    is matrix products, which are several times as fast as batches of triangular solves.
-    """
-    size = matrix.shape[-1]
-    if size <= SMALLEST_BLOCK:
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        factor = torch.where((info > 0)[..., None, None], math.nan, factor)
-        return factor, torch.linalg.solve_triangular(factor, _eye(matrix), upper=False)
-    half = size // 2
-    first, first_inverse = factor_and_inverse(matrix[..., :half, :half])
-    below = matrix[..., half:, :half] @ first_inverse.mT
-    second, second_inverse = factor_and_inverse(matrix[..., half:, half:] - below @ below.mT)
-    factor, inverse = torch.zeros_like(matrix), torch.zeros_like(matrix)
-    factor[..., :half, :half], factor[..., half:, :half], factor[..., half:, half:] = first, below, second
-    inverse[..., :half, :half], inverse[..., half:, half:] = first_inverse, second_inverse
-    inverse[..., half:, :half] = -(second_inverse @ (below @ first_inverse))
-    return factor, inverse
-
-
 class _FactorAndInverse(torch.autograd.Function):
-    """L and I = L^-1 of A; gradient I' P I made symmetric, P the lower half of L' dL - dI I' with half its diagonal."""
+    """L and I = L^-1 of A, NaN where A is not positive definite.
+
+    The gradient is I' P I made symmetric, P the lower half of L' dL - dI I' with half its diagonal.
+    """
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        factor, inverse = factor_and_inverse(matrix)
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        if info.any():
+            factor = torch.where((info > 0)[..., None, None], math.nan, factor)
+        inverse = torch.linalg.solve_triangular(factor, _eye(matrix), upper=False)
         ctx.save_for_backward(factor, inverse)
         ctx.set_materialize_grads(False)
         return factor, inverse
@@ -146,8 +129,11 @@ def whiten(matrix: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
 
 
 class _Whiten(torch.autograd.Function):
-    """A = I K for I = L^-1, a block of rows at a time to skip the zeros. Gradients: I' dA for K; for L L' it is I' P I,
-    P the lower half of -dA A' with half its diagonal, which stands for its symmetric part."""
+    """A = I K for I = L^-1, a block of rows at a time to skip the zeros.
+
+    The gradient of K is I' dA; that of L L' the symmetric part of I' P I, P the lower half of -dA A' with half its
+    diagonal. It is not made symmetric: a covariance matrix hears the symmetric part alone.
+    """
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:

@@ -179,7 +179,7 @@ class GaussianPosterior(nn.Module):
         Where log p is not concave -2 beta can be negative; it is clipped at 0, so that Lambda >= I stays.
         """
         weights = torch.as_tensor(weights, dtype=basis.dtype, device=basis.device)
-        curvature = (-2 * beta).clamp_min(0).mT * weights  # [Q, B]
+        curvature = (-2 * beta.mT.contiguous()).clamp_min_(0) * weights  # [Q, B]
         slope = alpha.mT * weights + curvature * mean.mT
         self.precision.mul_(1 - rate).diagonal(dim1=-2, dim2=-1).add_(rate)
         self.shift.mul_(1 - rate)
@@ -288,7 +288,7 @@ class _Projection(torch.autograd.Function):
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor, None, None]:
         products, mean = ctx.saved_tensors
-        slope, weights = grad_outputs  # [K, Q, B]
+        slope, weights = (part.contiguous() for part in grad_outputs)  # [K, Q, B]
         weights = 2 * weights
         if ctx.groups == 1:
             gradient = (mean.flatten(0, 1).mT @ slope.flatten(0, 1))[None]
@@ -318,7 +318,7 @@ class _SquaredNorms(torch.autograd.Function):
         ctx: Any, *grad_outputs: Tensor
     ) -> Tensor:
         (basis,) = ctx.saved_tensors
-        return basis * (2 * grad_outputs[0][..., None, :])
+        return basis * (2 * grad_outputs[0].contiguous()[..., None, :])
 
 
 def _log_det(factor: Tensor) -> Tensor:
