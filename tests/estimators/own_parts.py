@@ -65,5 +65,6 @@ def long_run(folder):
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # as the tests themselves: bits depend on it
     print("started", flush=True)
     long_run(sys.argv[1]).fit(*waves())

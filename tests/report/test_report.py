@@ -16,6 +16,7 @@ from sklearn.metrics import confusion_matrix, log_loss, r2_score, root_mean_squa
 from autogp import GPClassifier, GPRegressor, load_model
 from autogp.data import ArraySource, as_table
 from autogp.report import write_report
+from autogp.report.heldout import percent
 
 KINDS = ["digits", "passengers", "arm", "visitors"]
 
@@ -99,7 +100,7 @@ def test_farthest_off_are_the_largest_errors_in_standard_deviations(arm, reports
 def test_relevance_has_a_bar_for_each_column_with_its_share(arm, reports):
     shares = arm.estimator.feature_relevance_
     for column, share in enumerate(shares):
-        assert f"x{column} {100 * share:.1f} %" in reports["arm"].words
+        assert f"x{column} {percent(share)}" in reports["arm"].words
 
 
 def test_inducing_inputs_are_shown_in_the_units_of_the_data(arm, reports):
