@@ -844,6 +844,6 @@ def test_loading_takes_no_more_memory_than_twice_the_file(tmp_path):
         size = (tmp_path / name).stat().st_size
         if name in good:
             assert size > 30e6
-            assert size < peak < 2 * size + 10e6, name  # LAPACK has some memory of its own
+            assert 0.9 * size < peak < 2 * size + 25e6, name  # LAPACK takes some memory of its own
         else:
             assert peak < 120e6, name
