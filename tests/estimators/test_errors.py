@@ -161,11 +161,6 @@ def test_quantile_levels(levels):
         regressor().fit(X, y).predict(X, quantiles=levels)
 
 
-def test_either_deviations_or_quantiles():
-    with pytest.raises(ValueError, match="not for both"):
-        regressor().fit(X, y).predict(X, return_std=True, quantiles=[0.5])
-
-
 @pytest.mark.parametrize(
     ("counts", "message"), [([-1] * 30, "negative count, first at row 0"), ([0.5] * 30, "not a whole number")]
 )

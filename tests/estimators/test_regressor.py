@@ -86,7 +86,11 @@ def test_several_outputs_have_the_shapes_of_scikit_learn(likelihood):
     mean, std = model.predict(X[:5], return_std=True)
     assert mean.shape == std.shape == theirs.predict(X[:5], return_std=True)[1].shape
     assert model.sample_y(X[:5], 4).shape == theirs.sample_y(X[:5], 4).shape
-    assert model.predict(X[:5], quantiles=[0.1, 0.2, 0.3]).shape == (5, 2, 3)
+    below = model.predict(X[:5], quantiles=[0.1, 0.2, 0.3])
+    assert below.shape == (5, 2, 3)
+    together = model.predict(X[:5], return_std=True, quantiles=[0.1, 0.2, 0.3])
+    for one, other in zip(together, (*model.predict(X[:5], return_std=True), below), strict=True):
+        np.testing.assert_array_equal(one, other)
     assert model.log_density(X, Y).shape == (120,)
     assert model.score(X, Y) > 0.9
 

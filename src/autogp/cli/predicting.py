@@ -53,8 +53,7 @@ def predictions(model: Any, x: np.ndarray) -> pa.RecordBatch:
         names = ["class", *(f"p_{label}" for label in model.classes_)]
         columns = [model.classes_[probabilities.argmax(axis=1)], *probabilities.T]
     else:
-        mean, std = model.predict(source, return_std=True)
-        quantiles = model.predict(source, quantiles=list(QUANTILES.values()))
+        mean, std, quantiles = model.predict(source, return_std=True, quantiles=list(QUANTILES.values()))
         outputs = [""] if mean.ndim == 1 else [f"_{number + 1}" for number in range(mean.shape[1])]
         names = [f"{name}{output}" for output in outputs for name in ("mean", "std", *QUANTILES)]
         together = np.concatenate([mean[..., None], std[..., None], quantiles], axis=-1)  # [B, (P,) 5]

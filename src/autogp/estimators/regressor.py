@@ -164,26 +164,29 @@ class GPRegressor(RegressorMixin, GPEstimator):
         """Expected targets, [N] or [N, P].
 
         With `return_std` also the standard deviations of the targets (noise included), as a second array. With
-        `quantiles`, levels between 0 and 1, instead the values that targets stay below with these probabilities:
-        [N, R] or [N, P, R].
+        `quantiles`, levels between 0 and 1, the values that targets stay below with these probabilities, [N, R] or
+        [N, P, R]: instead of the expected targets, or with `return_std` as a third array.
         """
-        if return_std and quantiles is not None:
-            raise ValueError("ask for return_std or for quantiles, not for both")
         source = self._predicted_rows(X)
-        if quantiles is not None:
-            return self._quantiles(source, quantiles)
+        levels = None if quantiles is None else _checked_levels(quantiles).to(self._device)
+        likelihood, scaler = self.model_.likelihood, self.target_scaler_
         mean, variance = np.empty((2, len(source), self.n_outputs_))
+        below = np.empty((len(source), self.n_outputs_, 0 if levels is None else len(levels)))
         for block, marginals in self._marginals(source):
+            parts = marginals.log_weights, marginals.mean, marginals.variance
             with torch.no_grad():
-                found = self.model_.likelihood.predict(marginals.log_weights, marginals.mean, marginals.variance)
-            centre, spread = found.mean.double(), found.variance.double()
-            if self.target_scaler_ is not None:
-                centre = self.target_scaler_.inverse_mean(centre)
-                spread = self.target_scaler_.inverse_variance(spread)
-            mean[block], variance[block] = centre.cpu().numpy(), spread.cpu().numpy()
-        if return_std:
-            return self._shaped(mean), self._shaped(np.sqrt(variance))
-        return self._shaped(mean)
+                if levels is None or return_std:
+                    centre, spread = (moment.double() for moment in likelihood.predict(*parts))
+                    if scaler is not None:
+                        centre, spread = scaler.inverse_mean(centre), scaler.inverse_variance(spread)
+                    mean[block], variance[block] = centre.cpu().numpy(), spread.cpu().numpy()
+                if levels is not None:
+                    values = likelihood.quantiles(*parts, levels).double()  # [R, B, P]
+                    values = values if scaler is None else scaler.inverse_mean(values)
+                    below[block] = np.moveaxis(values.cpu().numpy(), 0, -1)
+        found = [mean, np.sqrt(variance), below] if return_std else [mean if levels is None else below]
+        found = [values[:, 0] if self._single else values for values in found[: 2 if levels is None else 3]]
+        return tuple(found) if return_std else found[0]
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Targets drawn from the predictive distribution, rows together: [N, n_samples] or [N, P, n_samples].
@@ -201,24 +204,6 @@ class GPRegressor(RegressorMixin, GPEstimator):
                 y = self.target_scaler_.inverse_mean(y)
         found = np.moveaxis(y.cpu().numpy(), 0, -1)  # [N, P, S]
         return found[:, 0] if self._single else found
-
-    def _quantiles(self, source: Any, levels: Sequence[float]) -> np.ndarray:
-        wanted = torch.tensor(levels if np.ndim(levels) == 1 and np.isrealobj(levels) else [], dtype=torch.float64)
-        if len(wanted) == 0 or not ((wanted > 0) & (wanted < 1)).all():
-            raise ValueError(f"quantiles must be a list of levels between 0 and 1, got {levels!r}")
-        found = np.empty((len(source), self.n_outputs_, len(wanted)))
-        for block, marginals in self._marginals(source):
-            with torch.no_grad():
-                values = self.model_.likelihood.quantiles(
-                    marginals.log_weights, marginals.mean, marginals.variance, wanted.to(self._device)
-                ).double()  # [R, B, P]
-                if self.target_scaler_ is not None:
-                    values = self.target_scaler_.inverse_mean(values)
-            found[block] = np.moveaxis(values.cpu().numpy(), 0, -1)
-        return found[:, 0] if self._single else found
-
-    def _shaped(self, values: np.ndarray) -> np.ndarray:
-        return values[:, 0] if self._single else values
 
     def _check_targets(self, y: Any) -> np.ndarray:
         """Numbers [N] or [N, P]; some may be missing (NaN) where there are several outputs."""
@@ -249,3 +234,11 @@ class GPRegressor(RegressorMixin, GPEstimator):
         if isinstance(likelihood, (Gaussian, StudentT, Network)):  # families that a change of units leaves as they are
             return likelihood, TargetScaler.from_summary(summary)
         return likelihood, None
+
+
+def _checked_levels(quantiles: Any) -> torch.Tensor:
+    if np.ndim(quantiles) == 1 and np.isrealobj(quantiles) and len(quantiles) > 0:
+        levels = torch.tensor(quantiles, dtype=torch.float64)
+        if ((levels > 0) & (levels < 1)).all():
+            return levels
+    raise ValueError(f"quantiles must be a list of levels between 0 and 1, got {quantiles!r}")

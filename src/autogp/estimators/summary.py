@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["describe", "described_facts", "relevance"]
 
 MOST_COLUMNS = 8  # named in a summary
+SMALL_SHARE = 0.03  # such as a pixel's of an image
 
 
 def relevance(estimator: "GPEstimator") -> np.ndarray:
@@ -98,6 +99,8 @@ def _relevance(estimator: "GPEstimator") -> list[str]:
         return []
     names = getattr(estimator, "feature_names_in_", np.array([f"x{i}" for i in range(len(shares))]))
     order = np.argsort(-shares)[:MOST_COLUMNS]
+    if shares[order[0]] < SMALL_SHARE:
+        return [f"spread over many columns; the first, {names[order[0]]}, has {100 * shares[order[0]]:.1f} %"]
     text = ", ".join(f"{names[i]} {100 * shares[i]:.0f} %" for i in order)
     return [text + (", ..." if len(shares) > MOST_COLUMNS else "")]
 

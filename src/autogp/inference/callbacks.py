@@ -54,7 +54,7 @@ class ProgressBar:
 
     def __call__(self, progress: Progress) -> None:
         if self.bar is None and progress.seconds >= self.delay:
-            self.bar = Bar(TextColumn("training"), BarColumn(), TextColumn("{task.description}"), console=self.console)
+            self.bar = Bar(BarColumn(bar_width=10), TextColumn("{task.description}"), console=self.console)
             self.task = self.bar.add_task("", total=1.0)
             self.bar.start()
         if self.bar is not None:
