@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 __all__ = [
     "Elementwise",
@@ -18,6 +19,7 @@ __all__ = [
     "align",
     "as_targets",
     "check_real_targets",
+    "chunks",
     "gauss_hermite",
     "log_expectation",
     "normal_nodes",
@@ -28,6 +30,7 @@ HERMITE_NODES = 20  # exact for polynomials of degree 39
 SOBOL_NODES = 512
 QUANTILE_DRAWS = 4096
 QUANTILE_ROWS = 512  # at a time, so that the draws stay small
+CHUNK_NUMBERS = 2**20  # of the noise that is worked on at a time
 REACH = 8.5  # standard deviations at which a Gaussian has fallen by exp(-36)
 
 
@@ -86,20 +89,20 @@ class Likelihood(nn.Module):
 
     def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
         """E_q[log p(y | f)], the data term of the evidence lower bound."""
-        values, log_weights = self._values(mean, variance, y, noise)
-        return (log_weights.exp() * values).sum(0)
+        parts = self._parts(lambda values, log_weights: (log_weights.exp() * values).sum(0), mean, variance, y, noise)
+        return parts.sum(0)
 
     def log_expected_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
         """log E_q[p(y | f)], the log predictive density of y."""
-        values, log_weights = self._values(mean, variance, y, noise)
-        return torch.logsumexp(log_weights + values, 0)
+        parts = self._parts(lambda values, log_weights: (log_weights + values).logsumexp(0), mean, variance, y, noise)
+        return torch.logsumexp(parts, 0)
 
     def log_expected_inverse_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
     ) -> Tensor:
         """log E_q[1 / p(y | f)]: with the sign turned, the leave-one-out log predictive density of y."""
-        values, log_weights = self._values(mean, variance, y, noise)
-        return torch.logsumexp(log_weights - values, 0)
+        parts = self._parts(lambda values, log_weights: (log_weights - values).logsumexp(0), mean, variance, y, noise)
+        return torch.logsumexp(parts, 0)
 
     def expected_derivatives(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
@@ -115,14 +118,16 @@ class Likelihood(nn.Module):
                 value = self.expected_log_prob(mean, variance, y).sum()
                 alpha, beta = torch.autograd.grad(value, (mean, variance))
                 return alpha, beta
-            f = (mean + variance.sqrt() * noise).detach().requires_grad_()
-            (slope,) = torch.autograd.grad(self.log_prob(f, y).sum(), f, create_graph=True)
-            curvature = torch.zeros_like(slope)
-            if slope.requires_grad:  # else log p is linear in f, as it may be through a parameter too
-                for q in range(f.shape[-1]):
-                    (row,) = torch.autograd.grad(slope[..., q].sum(), f, retain_graph=True, materialize_grads=True)
-                    curvature[..., q] = row[..., q]
-        return slope.detach().mean(0), 0.5 * curvature.mean(0)
+            alpha, beta = torch.zeros_like(mean), torch.zeros_like(mean)
+            for part in chunks(noise):
+                f = (mean + variance.sqrt() * part).detach().requires_grad_()
+                (slope,) = torch.autograd.grad(self.log_prob(f, y).sum(), f, create_graph=True)
+                alpha += slope.detach().sum(0)
+                if slope.requires_grad:  # else log p is linear in f, as it may be through a parameter too
+                    for q in range(f.shape[-1]):
+                        (row,) = torch.autograd.grad(slope[..., q].sum(), f, retain_graph=True, materialize_grads=True)
+                        beta[..., q] += row[..., q].sum(0)
+        return alpha / len(noise), 0.5 * beta / len(noise)
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """E[y | f] and Var[y | f], [..., B, P]. A likelihood that does not say predicts f itself."""
@@ -169,13 +174,30 @@ class Likelihood(nn.Module):
         """Points [H, 1, ..., Q] and log weights [H, 1, ..., 1] of the default rule for a standard normal."""
         return align(gauss_hermite() if self.num_latents == 1 else normal_nodes(self.num_latents), mean)
 
-    def _values(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """log p at the points of the rule [H, ..., B], and the points' log weights."""
+    def _parts(
+        self,
+        reduce: Callable[[Tensor, Tensor], Tensor],
+        mean: Tensor,
+        variance: Tensor,
+        y: Tensor,
+        noise: Tensor | None,
+    ) -> Tensor:
+        """What `reduce` makes of log p at the points of a rule [H, ..., B] and of their log weights, [1, ..., B].
+
+        Much noise goes in chunks, a part for each; the backward pass computes a chunk again, so that memory holds one.
+        """
         if noise is None:
             nodes, log_weights = self._nodes(mean)
         else:
-            nodes, log_weights = noise, mean.new_full((1,) * (mean.ndim + 1), -math.log(noise.shape[0]))
-        return self.log_prob(mean + variance.sqrt() * nodes, y), log_weights.squeeze(-1)
+            nodes, log_weights = noise, mean.new_full((1,) * (mean.ndim + 1), -math.log(len(noise)))
+
+        def part(mean: Tensor, variance: Tensor, nodes: Tensor) -> Tensor:
+            return reduce(self.log_prob(mean + variance.sqrt() * nodes, y), log_weights.squeeze(-1))
+
+        if noise is None or noise.numel() <= CHUNK_NUMBERS:
+            return part(mean, variance, nodes)[None]
+        again = partial(checkpoint, part, mean, variance, use_reentrant=False, preserve_rng_state=False)
+        return torch.stack([again(chunk) for chunk in chunks(noise)])
 
 
 class Elementwise(Likelihood):
@@ -249,6 +271,11 @@ class Elementwise(Likelihood):
         values = function(*latents, torch.where(missing, 0.0, y))
         missing = missing if y.ndim == 2 else missing.any(-1)
         return torch.where(missing, 0.0, values).sum(-1)
+
+
+def chunks(noise: Tensor) -> tuple[Tensor, ...]:
+    """Draws [S, ...] in parts that a cache can hold what is made of them."""
+    return noise.split(max(1, CHUNK_NUMBERS // max(1, noise[0].numel())))
 
 
 @lru_cache(maxsize=8)

@@ -5,7 +5,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import Likelihood, as_targets
+from autogp.likelihoods.base import Likelihood, as_targets, chunks
 
 __all__ = ["Softmax"]
 
@@ -49,8 +49,11 @@ class Softmax(Likelihood):
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         nodes = self._nodes(mean)[0] if noise is None else noise
-        p = torch.softmax(mean + variance.sqrt() * nodes, -1)  # [S, ..., B, C]
-        first, second = p.mean(0), p.square().mean(0)
+        first, second = torch.zeros_like(mean), torch.zeros_like(mean)
+        for part in chunks(nodes):
+            p = torch.softmax(mean + variance.sqrt() * part, -1)  # [S, ..., B, C]
+            first += p.sum(0) / len(nodes)
+            second += p.square().sum(0) / len(nodes)
         own = torch.arange(self.num_latents, device=y.device) == y[:, None]
         return own.to(mean.dtype) - first, 0.5 * (second - first)
 
