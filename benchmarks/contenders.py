@@ -1,0 +1,58 @@
+"""Who takes part, with which settings, and how one is asked to do something."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.step import Worker
+
+HERE = Path(__file__).parent
+PEERS = Path(os.environ.get("AUTOGP_PEERS", ".peers"))
+LIBRARIES = {
+    "autogp": [sys.executable, str(HERE / "worker_autogp.py")],
+    "GPflow": [str(PEERS / "gpflow/bin/python"), str(HERE / "peer_gpflow.py")],
+    "GPyTorch": [str(PEERS / "gpytorch/bin/python"), str(HERE / "peer_gpytorch.py")],
+    "scikit-learn": [sys.executable, str(HERE / "peer_sklearn.py")],
+}
+Recipe = dict[str, Any]
+COMMON: Recipe = {"precision": "float32", "samples": 10, "batch": 1000}
+ADAM: Recipe = COMMON | {"optimiser": "adam", "learning_rate": 0.01}
+NATURAL: Recipe = COMMON | {"optimiser": "natural", "learning_rate": 0.01, "natural_rate": 0.1}
+
+
+class Contender(Worker):
+    """A library's process: it does what it is asked, and answers in JSON."""
+
+    def __init__(self, library: str, threads: int):
+        names = ("OMP", "MKL", "OPENBLAS", "TF_INTRAOP", "TF_INTEROP")
+        super().__init__(*LIBRARIES[library], **{f"{name}_NUM_THREADS": str(threads) for name in names})
+        self.library = library
+        self.hello = json.loads(self.read())
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.read())
+
+    def __enter__(self) -> "Contender":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def at_hand(library: str) -> bool:
+    return Path(LIBRARIES[library][0]).exists()
+
+
+def in_turns(contenders: Mapping[str, Contender], turn: Callable[[str, Contender], bool]) -> None:
+    """Round after round, one turn each, until each has said that it is done."""
+    going = dict(contenders)
+    while going:
+        for name in list(going):
+            if turn(name, going[name]):
+                del going[name]

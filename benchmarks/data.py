@@ -1,0 +1,72 @@
+"""The problems: arrays scaled once for all contenders, with a common start, in files that every Python can read."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.datasets import load_diabetes
+from sklearn.model_selection import train_test_split
+
+from autogp.data import ArraySource, InputScaler, summarise
+from autogp.datasets import Dataset, load_cifar10, load_mnist, load_uci
+from autogp.experiments import digits
+from autogp.inference import start_inducing_inputs, start_kernel
+from autogp.kernels import RBF
+
+IMAGES = ("mnist", "cifar10", "digits")
+START_VARIANCE = 10.0  # of the kernel, for classes
+START_NOISE = 0.1
+
+
+def load(name: str) -> Dataset:
+    """A set by its name; FileNotFoundError if it is not at hand. digits and diabetes come with scikit-learn."""
+    if name == "digits":
+        return digits.load("", None, 0, False)
+    if name == "diabetes":
+        x, y = map(np.asarray, load_diabetes(return_X_y=True))
+        train, test = map(np.asarray, train_test_split(np.arange(len(y)), test_size=0.2, random_state=0))
+        return Dataset("diabetes", x[train], y[train], x[test], y[test])
+    return {"mnist": load_mnist, "cifar10": load_cifar10}[name]() if name in IMAGES else load_uci(name)
+
+
+def write_problem(name: str, num_inducing: int, folder: Path) -> Path:
+    """Scaled rows and the start that all sparse contenders share: k-means and the typical distance between rows.
+
+    Images in float32, scaled by one number; other sets in float64, standardised. The seconds that the start took are
+    put on every contender's clock.
+    """
+    path = folder / f"{name}.npz"
+    if path.exists():
+        return path
+    data = load(name)
+    started = time.perf_counter()
+    source = ArraySource(data.x_train, data.y_train)
+    summary = summarise(source)
+    image = name in IMAGES
+    scaler = InputScaler.from_summary(summary, "global" if image else "standard")
+    dtype = torch.float32 if image else torch.float64
+    classes = int(data.y_train.max()) + 1 if image else 0
+    variance = START_VARIANCE if classes else 1.0
+    kernel = start_kernel("rbf", source, scaler)
+    assert isinstance(kernel, RBF)
+    z = start_inducing_inputs(source, num_inducing, scaler, by_class=bool(classes), dtype=dtype)
+    x_train, x_test = (scaler(torch.from_numpy(x.reshape(len(x), -1)), dtype) for x in (data.x_train, data.x_test))
+    centre, scale = (0, 1) if classes else (data.y_train.mean(), data.y_train.std())
+    arrays: dict[str, Any] = {
+        "x_train": x_train.numpy(),
+        "x_test": x_test.numpy(),
+        "y_train": data.y_train if classes else (data.y_train - centre) / scale,
+        "y_test": data.y_test if classes else (data.y_test - centre) / scale,
+        "y_scale": scale,
+        "z": z.numpy(),
+        "lengthscale": kernel.lengthscale[0, 0].item(),
+        "variance": variance,
+        "noise": START_NOISE,
+        "classes": classes,
+        "kernel": "rbf" if classes else "matern52",
+        "start_seconds": time.perf_counter() - started,
+    }
+    np.savez(path, **arrays)
+    return path

@@ -1,0 +1,53 @@
+"""Part 6: what a fresh process and a fresh installation cost."""
+
+import subprocess
+import time
+from typing import Any
+
+from benchmarks.contenders import LIBRARIES
+from benchmarks.run import Run
+
+MODULES = {"autogp": "autogp", "GPflow": "gpflow", "GPyTorch": "gpytorch", "scikit-learn": "sklearn.gaussian_process"}
+PACKAGES = {
+    "autogp": ["autogp"],
+    "GPflow": ["gpflow", "tensorflow-cpu", "tf-keras"],
+    "GPyTorch": ["gpytorch"],
+    "scikit-learn": ["scikit-learn"],
+}
+ROUNDS = {"tiny": 1, "quick": 2, "full": 5}
+
+
+def run(run: Run) -> dict[str, Any]:
+    libraries = [name for name in LIBRARIES if run.takes_part(name)]
+    found: dict[str, Any] = {name: {"import": [], "first_fit": []} for name in libraries}
+    for _ in range(run.of(ROUNDS)):
+        for name in libraries:
+            found[name]["import"].append(_import_seconds(name))
+            started = time.perf_counter()
+            with run.contender(name) as worker:
+                answer = worker.ask("small")
+                found[name]["first_fit"].append(time.perf_counter() - started)
+                if "failure" in answer:
+                    raise RuntimeError(f"{name}: {answer['failure']}")
+                found[name]["size"] = worker.ask("install_size", packages=PACKAGES[name])
+    run.say("cold start: done")
+    return {
+        name: {
+            "import": min(times["import"]),
+            "first_fit": min(times["first_fit"]),
+            "bytes": times["size"]["bytes"],
+            "packages": times["size"]["packages"],
+        }
+        for name, times in found.items()
+    }
+
+
+def _import_seconds(library: str) -> float:
+    """Of `import`, beyond what an empty program takes."""
+    python = LIBRARIES[library][0]
+    spent = []
+    for program in ("pass", f"import {MODULES[library]}"):
+        started = time.perf_counter()
+        subprocess.run([python, "-c", program], check=True, capture_output=True)
+        spent.append(time.perf_counter() - started)
+    return spent[1] - spent[0]

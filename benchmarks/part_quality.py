@@ -1,0 +1,89 @@
+"""Part 2: wall time to a given quality on MNIST, contenders in turns from mark to mark of their own clocks."""
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contenders import ADAM, COMMON, NATURAL, in_turns
+from benchmarks.data import write_problem
+from benchmarks.run import Run
+
+LOO = COMMON | {"objective": "loo"}
+CONTENDERS = {
+    "autogp, 4 epochs": ("autogp", LOO | {"epochs": 4}),
+    "autogp, 20 epochs": ("autogp", LOO | {"epochs": 20}),
+    "autogp, 100 epochs": ("autogp", LOO | {"epochs": 100}),
+    "GPflow, Adam 0.01": ("GPflow", ADAM),
+    "GPflow, Adam 0.05": ("GPflow", ADAM | {"learning_rate": 0.05}),
+    "GPflow, natural + Adam 0.01": ("GPflow", NATURAL),
+    "GPflow, natural + Adam 0.01, float64": ("GPflow", NATURAL | {"precision": "float64"}),
+    "GPyTorch, Adam 0.01": ("GPyTorch", ADAM),
+    "GPyTorch, Adam 0.05": ("GPyTorch", ADAM | {"learning_rate": 0.05}),
+    "GPyTorch, natural + Adam 0.01": ("GPyTorch", NATURAL),
+}
+QUICK = ("autogp, 4 epochs", "autogp, 20 epochs", "GPflow, Adam 0.05", "GPflow, natural + Adam 0.01")
+QUICK += ("GPyTorch, Adam 0.05", "GPyTorch, natural + Adam 0.01")
+LEVELS = {"mnist": [0.20, 0.15, 0.12, 0.10], "digits": [0.50, 0.30, 0.20, 0.15]}
+SIZES = {  # set, inducing inputs, seconds of each contender, factor between marks
+    "tiny": {"sets": ["digits"], "inducing": 20, "seconds": 1.0, "factor": 3.0},
+    "quick": {"sets": ["mnist", "digits"], "inducing": 200, "seconds": 40.0, "factor": 1.25},
+    "full": {"sets": ["mnist", "digits"], "inducing": 200, "seconds": 600.0, "factor": 1.15},
+}
+
+
+def run(run: Run) -> dict[str, Any]:
+    sizes, note = run.of(SIZES), ""
+    for name in sizes["sets"]:
+        try:
+            problem = write_problem(name, sizes["inducing"], run.folder)
+            break
+        except FileNotFoundError:
+            note = f"{name} is not at hand (AUTOGP_DATA names the folder of the data sets)"
+            run.say(f"quality: {note}")
+    else:
+        return {"skipped": note}
+    with np.load(problem) as arrays:
+        started = float(arrays["start_seconds"])
+    count = int(np.log(max(sizes["seconds"] / (started + 0.5), 2.0)) / np.log(sizes["factor"]))
+    marks = [sizes["seconds"] / sizes["factor"] ** i for i in range(count, -1, -1)]
+    chosen = {
+        label: (library, recipe)
+        for label, (library, recipe) in CONTENDERS.items()
+        if run.takes_part(library) and (run.mode == "full" or label in QUICK)
+    }
+    curves: dict[str, list[dict[str, float]]] = {label: [] for label in chosen}
+    errors: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        workers = {label: stack.enter_context(run.contender(library)) for label, (library, _) in chosen.items()}
+
+        def turn(label: str, worker: Any) -> bool:
+            first = {"problem": str(problem), "recipe": chosen[label][1], "marks": marks}
+            answer = worker.ask("go_on") if curves[label] else worker.ask("train", **first)
+            if "failure" in answer:
+                errors[label] = answer["failure"]
+            else:
+                curves[label].append({key: answer[key] for key in ("seconds", "steps", "nlp", "error")})
+            over = answer.get("done", False)
+            if over:
+                run.say(f"quality: {label}: {curves[label][-1] if curves[label] else answer}")
+            return over
+
+        in_turns(workers, turn)
+    return {
+        "set": name,
+        "note": note,
+        "inducing": sizes["inducing"],
+        "seconds": sizes["seconds"],
+        "start_seconds": started,
+        "levels": LEVELS[name],
+        "settings": chosen,
+        "curves": curves,
+        "failed": errors,
+        "reached": {label: _reached(curve, LEVELS[name]) for label, curve in curves.items()},
+    }
+
+
+def _reached(curve: list[dict[str, float]], levels: list[float]) -> list[float | None]:
+    """For each level the seconds at the first mark where the NLP is no larger."""
+    return [next((point["seconds"] for point in curve if point["nlp"] <= level), None) for level in levels]

@@ -1,0 +1,100 @@
+"""GPflow as a contender; run by a Python that has it.
+
+As its documentation has it: a whitened SVGP, steps compiled by `tf.function`, tf_keras' Adam, and for natural gradients
+`NaturalGradient(gamma)` for q beside Adam for the rest (notebooks "Natural gradients" and "Stochastic variational
+inference for scalability with SVGP"). Predictions from `model.posterior()`, which keeps what does not change.
+"""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import gpflow
+import numpy as np
+import tensorflow as tf
+from gpflow.keras import tf_keras
+from worker import Server, threads
+
+JITTER = {"float32": 1e-4, "float64": 1e-6}  # 1e-6 is its default, made for float64
+
+
+class Model:
+    def __init__(self, problem, recipe):
+        gpflow.config.set_default_float(getattr(np, recipe["precision"]))
+        gpflow.config.set_default_jitter(JITTER[recipe["precision"]])
+        self.dtype = gpflow.config.default_float()
+        z, self.classes = problem["z"].astype(self.dtype), problem["classes"]
+        separate, latents = z.ndim == 3, self.classes or 1
+        kind = {"rbf": gpflow.kernels.SquaredExponential, "matern52": gpflow.kernels.Matern52}[problem["kernel"]]
+
+        def kernel():
+            return kind(problem["variance"], np.full(z.shape[-1], problem["lengthscale"], self.dtype))
+
+        points = gpflow.inducing_variables.InducingPoints
+        if separate:
+            kernels = gpflow.kernels.SeparateIndependent([kernel() for _ in range(latents)])
+            inducing = gpflow.inducing_variables.SeparateIndependentInducingVariables([points(each) for each in z])
+        else:
+            kernels, inducing = kernel(), points(z)
+        if self.classes:
+            likelihood = gpflow.likelihoods.Softmax(latents)
+            likelihood.num_monte_carlo_points = recipe["samples"]
+        else:
+            likelihood = gpflow.likelihoods.Gaussian(problem["noise"])
+        self.model = gpflow.models.SVGP(
+            kernels, likelihood, inducing, num_latent_gps=latents, num_data=problem["num_data"]
+        )
+        self._compile(recipe, z.shape[-1])
+
+    def _compile(self, recipe, inputs):
+        model, adam = self.model, tf_keras.optimizers.Adam(recipe["learning_rate"])
+        natural = (
+            gpflow.optimizers.NaturalGradient(recipe["natural_rate"]) if recipe["optimiser"] == "natural" else None
+        )
+        if natural:
+            gpflow.set_trainable(model.q_mu, False)
+            gpflow.set_trainable(model.q_sqrt, False)
+        adam.build(model.trainable_variables)
+        targets = tf.TensorSpec([None, 1], tf.int32 if self.classes else self.dtype)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, inputs], self.dtype), targets])
+        def step(x, y):
+            def loss():
+                return model.training_loss((x, y))
+
+            adam.minimize(loss, model.trainable_variables)
+            if natural:
+                natural.minimize(loss, [(model.q_mu, model.q_sqrt)])
+
+        self._step = step
+
+    def to_batch(self, x, y):
+        y = y.astype(np.int32 if self.classes else self.dtype)
+        return tf.constant(x, self.dtype), tf.constant(y[:, None])
+
+    def step(self, batch):
+        self._step(*batch)
+
+    def predictor(self):
+        posterior, model = self.model.posterior(), self.model
+
+        @tf.function(input_signature=[tf.TensorSpec([None, None], self.dtype)])
+        def predict(x):
+            mean, variance = posterior.predict_f(x)
+            return (mean, variance) if self.classes else model.likelihood.predict_mean_and_var(x, mean, variance)
+
+        return lambda x: predict(tf.constant(x, self.dtype))
+
+
+def first_fit(x, y):
+    """GPR and SciPy's optimiser, as in "Basic usage"."""
+    model = gpflow.models.GPR((x, y[:, None]), gpflow.kernels.SquaredExponential(lengthscales=np.ones(x.shape[1])))
+    gpflow.optimizers.Scipy().minimize(model.training_loss, model.trainable_variables)
+    model.predict_y(x)
+
+
+if __name__ == "__main__":
+    tf.config.threading.set_intra_op_parallelism_threads(threads())
+    tf.config.threading.set_inter_op_parallelism_threads(threads())
+    versions = {"gpflow": gpflow.__version__, "tensorflow": tf.__version__, "numpy": np.__version__}
+    Server(Model, first_fit, versions).run()

@@ -1,0 +1,203 @@
+"""What the contenders' processes share: requests and answers as JSON lines, a clock that rests between turns, scores.
+
+Runs in every contender's Python, so it needs NumPy alone. A contender brings a class with
+
+    Model(problem, recipe)        builds it; `problem` holds arrays, `recipe` the settings
+    model.to_batch(x, y)          NumPy arrays as its own tensors
+    model.step(batch)             one training step
+    model.predictor()             a function of x [B, D] that gives mean and variance [B, Q]; for regression those of y
+"""
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from problems import in_blocks, minibatches, random_problem, read_problem, scores
+
+
+def threads() -> int:
+    return int(os.environ.get("OMP_NUM_THREADS", "1"))
+
+
+class Turns:
+    """The clock of a training. At each mark but the last it rests: scores are told, and the next turn is waited for."""
+
+    def __init__(self, marks: list[float], tell: Callable[[dict], None], wait: Callable[[], Any], seconds: float = 0.0):
+        self.marks, self.tell, self.wait = list(marks), tell, wait
+        self.seconds, self.steps, self.since = seconds, 0, time.perf_counter()
+
+    def __call__(self, score: Callable[[], dict[str, float]]) -> bool:
+        """To be called after each step; whether the training is over."""
+        self.steps += 1
+        if self.seconds + time.perf_counter() - self.since < self.marks[0]:
+            return False
+        return self.rest(score)
+
+    def rest(self, score: Callable[[], dict[str, float]]) -> bool:
+        self.stop()
+        self.marks = [mark for mark in self.marks if mark > self.seconds]
+        if not self.marks:
+            return True
+        self.tell({**score(), "seconds": self.seconds, "steps": self.steps})
+        self.wait()
+        self.since = time.perf_counter()
+        return False
+
+    def stop(self) -> None:
+        self.seconds += time.perf_counter() - self.since
+        self.since = time.perf_counter()
+
+
+class PeakMemory:
+    """Within the `with` block the most private memory, in bytes over what there was at its start; Linux only."""
+
+    def __enter__(self) -> "PeakMemory":
+        self.first = self.last = private_bytes() or 0
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self.over.wait(0.002):
+            self.last = max(self.last, private_bytes() or 0)
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+        self.bytes = self.last - self.first if private_bytes() else None
+
+
+def private_bytes() -> int | None:
+    """Memory of this process that is not a mapped file: those pages are the system's to take back."""
+    try:
+        with open("/proc/self/status") as status:
+            return next(1024 * int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+    except (OSError, StopIteration):
+        return None
+
+
+class Server:
+    """Answers one request after the other; an error is an answer too. A contender may override what it does better."""
+
+    def __init__(self, model: type, first_fit: Callable[[np.ndarray, np.ndarray], Any], versions: dict[str, str]):
+        self.new_model, self.first_fit, self.versions = model, first_fit, versions
+        self.requests = sys.stdin
+        self.answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # what libraries print is no answer
+
+    def run(self) -> None:
+        self.tell({"versions": self.versions, "threads": threads()})
+        while request := self.wait():
+            try:
+                self.tell({"done": True, **(getattr(self, request.pop("do"))(**request) or {})})
+            except Exception as error:
+                traceback.print_exc()
+                reason = [*str(error).strip().splitlines(), ""][0][:200]
+                self.tell({"done": True, "failure": f"{type(error).__name__}: {reason}"})
+
+    def tell(self, answer: dict[str, Any]) -> None:
+        print(json.dumps(answer), file=self.answers, flush=True)
+
+    def wait(self) -> dict[str, Any] | None:
+        line = self.requests.readline()
+        if not line:
+            sys.exit()
+        return json.loads(line)
+
+    def build(self, sizes: dict[str, Any], recipe: dict[str, Any]) -> None:
+        """A model of random rows, of which `steps` then takes steps."""
+        problem = random_problem(**sizes)
+        self.model = self.new_model(problem, recipe)
+        self.batch = self.model.to_batch(problem["x_train"], problem["y_train"])
+        self.model.step(self.batch)  # compiles
+        self.model.step(self.batch)
+
+    def steps(self, seconds: float) -> dict[str, Any]:
+        """The shortest of as many steps as fit, at least one."""
+        times: list[float] = []
+        while not times or sum(times) < seconds:
+            started = time.perf_counter()
+            self.model.step(self.batch)
+            times.append(time.perf_counter() - started)
+        return {"seconds": min(times), "steps": len(times)}
+
+    def step_memory(self, sizes: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
+        with PeakMemory() as memory:
+            self.build(sizes, recipe)
+        return {"bytes": memory.bytes}
+
+    def train(self, problem: str, recipe: dict[str, Any], marks: list[float]) -> dict[str, Any]:
+        """Answers with scores at every mark, in seconds of its own clock."""
+        data = read_problem(problem)
+        turns = Turns(marks, self.tell, self.wait, data["start_seconds"])
+        model = self.fit(data, recipe, turns)
+        turns.stop()
+        return {**scores(model, data), "seconds": turns.seconds, "steps": turns.steps}
+
+    def fit(self, data: dict[str, Any], recipe: dict[str, Any], turns: Turns) -> Any:
+        model = self.new_model(data, recipe)
+        x, y = data["x_train"], data["y_train"]
+        for rows in minibatches(len(x), recipe["batch"]):
+            model.step(model.to_batch(x[rows], y[rows]))
+            if turns(lambda: scores(model, data)):
+                break
+        return model
+
+    def epoch(self, folder: str, recipe: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
+        """A pass over rows on disk and their prediction: seconds and bytes of both."""
+        x, y = (np.load(Path(folder) / name, mmap_mode="r") for name in ("x.npy", "y.npy"))
+        data = {**problem, "z": np.array(x[: problem["inducing"]]), "num_data": len(x), "classes": 0}
+        model = self.new_model(data, recipe)
+        model.step(model.to_batch(np.array(x[: recipe["batch"]]), np.array(y[: recipe["batch"]])))  # compiles
+        with PeakMemory() as training:
+            started = time.perf_counter()
+            self.one_epoch(model, folder, x, y, recipe)
+            epoch = time.perf_counter() - started
+        with PeakMemory() as predicting:
+            started = time.perf_counter()
+            in_blocks(model.predictor(), x)
+            prediction = time.perf_counter() - started
+        return {
+            "epoch": epoch,
+            "epoch_bytes": training.bytes,
+            "prediction": prediction,
+            "prediction_bytes": predicting.bytes,
+        }
+
+    def one_epoch(self, model: Any, folder: str, x: np.ndarray, y: np.ndarray, recipe: dict[str, Any]) -> None:
+        batches = minibatches(len(x), recipe["batch"])
+        for _ in range(len(x) // recipe["batch"]):
+            rows = next(batches)
+            model.step(model.to_batch(x[rows], y[rows]))
+
+    def install_size(self, packages: list[str]) -> dict[str, Any]:
+        """Bytes of the packages and of everything that they require."""
+        todo, found = list(packages), {}
+        while todo:
+            name = re.sub(r"[-_.]+", "-", todo.pop()).lower()
+            try:
+                package = distribution(name)
+            except PackageNotFoundError:  # required on other systems only
+                continue
+            if name not in found:
+                files = [path.locate() for path in package.files or ()]
+                found[name] = sum(Path(path).stat().st_size for path in files if Path(path).is_file())
+                needs = [each for each in package.requires or () if "extra ==" not in each]
+                todo += [re.match(r"[\w.-]+", each)[0] for each in needs]  # pyright: ignore[reportOptionalSubscript]
+        return {"bytes": sum(found.values()), "packages": len(found)}
+
+    def small(self) -> None:
+        """The first fit of a fresh process: 100 rows of regression, and a prediction."""
+        rng = np.random.default_rng(0)
+        x = rng.uniform(-2, 2, (100, 2))
+        self.first_fit(x, np.sin(2 * x[:, 0]) + 0.1 * rng.standard_normal(100))

@@ -1,0 +1,99 @@
+"""autogp as a contender.
+
+Steps and epochs are those that `train` takes. A training is `train` itself, from the same start as the other
+contenders, or with `estimator` a GPClassifier or GPRegressor with its defaults, which finds its start by itself.
+"""
+
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from problems import class_scores, read_problem, regression_scores, scores
+from worker import Server, Turns, threads
+
+from autogp import GPClassifier, GPRegressor
+from autogp.data import ArraySource, open_source
+from autogp.inference import Settings, train
+from autogp.inference.steps import Batch, natural_step
+from autogp.kernels import RBF, Matern52
+from autogp.likelihoods import Gaussian, Softmax
+from autogp.model import SparseGP
+
+
+class Model:
+    def __init__(self, problem: dict[str, Any], recipe: dict[str, Any]):
+        self.dtype = getattr(torch, recipe["precision"])
+        z, self.classes = torch.from_numpy(problem["z"]).to(self.dtype), problem["classes"]
+        z = z if z.ndim == 3 else z[None]
+        shape = z.shape[0], z.shape[-1]
+        kernel = {"rbf": RBF, "matern52": Matern52}[problem["kernel"]](
+            torch.full(shape, problem["lengthscale"]), torch.full(shape[:1], problem["variance"])
+        )
+        likelihood = Softmax(self.classes) if self.classes else Gaussian(problem["noise"])
+        self.model = SparseGP(kernel, likelihood, z)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=0.05, fused=True)
+        self.generator = torch.Generator().manual_seed(0)
+        self.samples, self.num_data = recipe["samples"], problem["num_data"]
+
+    def to_batch(self, x: np.ndarray, y: np.ndarray) -> Batch:
+        rows, targets = torch.from_numpy(x).to(self.dtype), torch.from_numpy(y)
+        targets = targets if self.classes else targets.to(self.dtype)
+        return Batch(rows, targets, torch.full((len(rows),), self.num_data / len(rows), dtype=self.dtype))
+
+    def step(self, batch: Batch) -> None:
+        self.optimiser.zero_grad()
+        natural_step(self.model, batch, "elbo", 0.01, self.samples, self.generator)
+        self.optimiser.step()
+
+    def predictor(self):
+        prepared = self.model.prepare()
+
+        @torch.no_grad()
+        def predict(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            marginals = self.model.marginals(torch.from_numpy(np.array(x)).to(self.dtype), prepared)
+            if self.classes:
+                return marginals.mean[0].numpy(), marginals.variance[0].numpy()
+            found = self.model.likelihood.predict(marginals.log_weights, marginals.mean, marginals.variance)
+            return found.mean.numpy(), found.variance.numpy()
+
+        return predict
+
+
+class OwnServer(Server):
+    def fit(self, data: dict[str, Any], recipe: dict[str, Any], turns: Turns) -> Model:
+        found = Model(data, recipe)
+        settings = Settings(objective=recipe["objective"], max_epochs=recipe["epochs"], batch_size=recipe["batch"])
+        source = ArraySource(data["x_train"], data["y_train"])
+        train(found.model, source, settings, callbacks=[lambda _: turns(lambda: scores(found, data))])
+        return found
+
+    def one_epoch(self, model: Model, folder: str, x: np.ndarray, y: np.ndarray, recipe: dict[str, Any]) -> None:
+        source = open_source(Path(folder) / "x.npy", Path(folder) / "y.npy")
+        train(model.model, source, Settings(max_epochs=1, batch_size=recipe["batch"]))
+
+    def estimator(self, problem: str, recipe: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """What a user gets who sets the objective and a time budget, and nothing else."""
+        data = read_problem(problem)
+        started = time.perf_counter()
+        kind = GPClassifier if data["classes"] else GPRegressor
+        model = kind(objective=recipe["objective"], time_budget=seconds, random_state=0)
+        model.fit(data["x_train"], data["y_train"])
+        took = time.perf_counter() - started
+        if isinstance(model, GPClassifier):
+            found = class_scores(data["y_test"], model.predict_proba(data["x_test"]))
+        else:
+            mean, deviation = model.predict(data["x_test"], return_std=True)
+            found = regression_scores(data["y_test"], mean, deviation**2, data["y_scale"])
+        return {**found, "seconds": took, "epochs": len(model.history_)}
+
+
+def first_fit(x: np.ndarray, y: np.ndarray) -> None:
+    GPRegressor().fit(x, y).predict(x)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(threads())
+    OwnServer(Model, first_fit, {name: version(name) for name in ("autogp", "torch", "numpy")}).run()
