@@ -2,9 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Environments of the libraries that autogp is compared with; made if they are not there. TensorFlow 2.18 needs 3.11, 3.12.
+PEERS ?= .peers
+PEER_PYTHON ?= $(PYTHON)
+HAS = bin/python -c 'import sys; from importlib.metadata import version; version(sys.argv[1])'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format lock clean
+.PHONY: help demo test test-slow bench bench-full peers lint format lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +21,25 @@ test: lint ## Lint, types and all tests but the slow ones
 
 test-slow: $(READY) ## The proofs and soak tests that take minutes
 	$(BIN)/python -m pytest -m slow -o timeout=7200
+
+bench: peers ## autogp beside GPflow, GPyTorch and scikit-learn, in ten minutes
+	AUTOGP_PEERS=$(PEERS) $(BIN)/python -m benchmarks --quick
+
+bench-full: peers ## The same with every size and data set, in some hours; goes on if it was broken off
+	AUTOGP_PEERS=$(PEERS) $(BIN)/python -m benchmarks --full
+
+peers: $(READY)
+	@$(PEERS)/gpflow/$(HAS) gpflow 2>/dev/null || { echo "installing GPflow in $(PEERS)/gpflow"; \
+	$(PEER_PYTHON) -m venv $(PEERS)/gpflow && \
+	$(PEERS)/gpflow/bin/python -m pip install --quiet --disable-pip-version-check numpy==1.26.4 scipy==1.15.3 \
+	  setuptools==80.9.0 tensorflow-cpu==2.18.1 tensorflow-probability==0.25.0 check-shapes==1.1.1 \
+	  deprecated==1.3.1 multipledispatch==1.0.0 tabulate==0.10.0 && \
+	$(PEERS)/gpflow/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  tf-keras==2.18.0 gpflow==2.11.2; } || echo "GPflow is left out: see above"
+	@$(PEERS)/gpytorch/$(HAS) gpytorch 2>/dev/null || { echo "installing GPyTorch in $(PEERS)/gpytorch"; \
+	$(PEER_PYTHON) -m venv $(PEERS)/gpytorch && \
+	$(PEERS)/gpytorch/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 \
+	  linear_operator==0.6.1 gpytorch==1.15.2; } || echo "GPyTorch is left out: see above"
 
 lint: $(READY) ## Lint, formatting and types
 	$(BIN)/ruff check .
@@ -35,7 +58,7 @@ lock: ## Resolve the newest dependencies anew and pin them
 	mv requirements.new requirements.lock && touch $(READY)
 
 clean: ## Remove what the targets made
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis demo
+	rm -rf .venv .peers .pytest_cache .ruff_cache .hypothesis demo
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("autogp needs Python 3.11 or newer: make PYTHON=python3.11")'

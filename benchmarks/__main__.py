@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
             run = Run(chosen, options.threads, Path(folder), tuple(options.libraries))
             for library in options.libraries:
                 if not at_hand(library):
-                    run.say(f"{library} is left out: there is no {LIBRARIES[library][0]}")
+                    run.say(f"{library} is left out: {LIBRARIES[library][0]} does not have it")
             versions = {}
             for name in results.begin(run, options.parts, list(PARTS)):
                 run.say(f"part {name}")

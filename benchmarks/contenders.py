@@ -2,8 +2,10 @@
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,14 @@ class Contender(Worker):
         self.stop()
 
 
+@cache
 def at_hand(library: str) -> bool:
-    return Path(LIBRARIES[library][0]).exists()
+    """Whether its Python is there and has it."""
+    program = f"from importlib.metadata import version; version({library.lower()!r})"
+    try:
+        return subprocess.run([LIBRARIES[library][0], "-c", program], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def in_turns(contenders: Mapping[str, Contender], turn: Callable[[str, Contender], bool]) -> None:

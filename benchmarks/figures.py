@@ -19,7 +19,7 @@ def slope(sizes: list[float], values: list[float | None]) -> str:
     if len(known) < 2:
         return "–"
     x, y = np.log(known).T
-    return f"{np.polyfit(x, y, 1)[0]:.2f}"
+    return f"{round(np.polyfit(x, y, 1)[0], 2) + 0.0:.2f}"  # never -0.00
 
 
 def write_figures(parts: dict[str, Part], folder: Path) -> dict[str, Path]:
