@@ -30,7 +30,7 @@ PARTS = {
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     mode = parser.add_mutually_exclusive_group()
-    for name, text in zip(MODES, (argparse.SUPPRESS, "ten minutes", "some hours"), strict=True):
+    for name, text in zip(MODES, (argparse.SUPPRESS, "ten minutes", "four hours"), strict=True):
         mode.add_argument(f"--{name}", dest="mode", action="store_const", const=name, help=text)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME", help=", ".join(PARTS))
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES), metavar="NAME")
@@ -46,23 +46,11 @@ def main(arguments: list[str] | None = None) -> None:
             for library in options.libraries:
                 if not at_hand(library):
                     run.say(f"{library} is left out: {LIBRARIES[library][0]} does not have it")
-            versions = {}
             for name in results.begin(run, options.parts, list(PARTS)):
                 run.say(f"part {name}")
-                if not versions:
-                    versions = versions_of(run)
-                results.finish(chosen, name, PARTS[name](run), versions)
+                results.finish(chosen, name, PARTS[name](run), run.versions)
                 write_report(results.content[chosen], chosen, options.results)
     print(write_report(results.content[chosen], chosen, options.results).read_text())
-
-
-def versions_of(run: Run) -> dict[str, dict[str, str]]:
-    found = {}
-    for library in run.libraries:
-        if run.takes_part(library):
-            with run.contender(library) as worker:
-                found[library] = worker.hello["versions"]
-    return found
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ SIZES = {
         "rounds": 1,
         "files": [1000, 2000],
     },
-    "quick": {"base": BASE, "grow": NAMES, "doublings": 3, "rounds": 3, "files": [62_500, 125_000, 250_000]},
+    "quick": {"base": BASE, "grow": NAMES, "doublings": 2, "rounds": 3, "files": [62_500, 125_000, 250_000]},
     "full": {"base": BASE, "grow": NAMES, "doublings": 4, "rounds": 8, "files": [62_500 * 2**i for i in range(5)]},
 }
 FILE_INPUTS = 20
@@ -38,14 +38,17 @@ def run(run: Run) -> dict[str, Any]:
         if run.takes_part(library) and (run.mode == "full" or library == "autogp")
     }
     steps = {}
+    workers = {label: run.contender(library) for label, (library, _) in chosen.items()}
     for name in sizes["grow"]:
         settings = [sizes["base"] | {name: sizes["base"][name] * 2**i} for i in range(sizes["doublings"] + 1)]
         steps[NAMES[name]] = {
             "sizes": [setting[name] for setting in settings],
-            "seconds": _seconds(run, chosen, settings, sizes["rounds"]),
+            "seconds": _seconds(workers, chosen, settings, sizes["rounds"]),
             "bytes": {label: [_bytes(run, *of, setting) for setting in settings] for label, of in chosen.items()},
         }
         run.say(f"growth: step by {NAMES[name]}")
+    for worker in workers.values():
+        worker.stop()
     epochs: dict[str, list[dict[str, Any]]] = {label: [] for label in chosen}
     for count in sizes["files"]:
         folder = _write_rows(run.folder / f"rows-{count}", count)
@@ -66,10 +69,9 @@ def _sizes(setting: dict[str, int]) -> dict[str, Any]:
     return {name: value for name, value in setting.items() if name != "samples"} | {"separate": False}
 
 
-def _seconds(run: Run, chosen: dict, settings: list[dict[str, int]], rounds: int) -> dict[str, list[float | None]]:
+def _seconds(workers: dict, chosen: dict, settings: list[dict[str, int]], rounds: int) -> dict[str, list[float | None]]:
     """The shortest step of each contender at each size; in turns at every size."""
     found: dict[str, list[float | None]] = {label: [] for label in chosen}
-    workers = {label: run.contender(library) for label, (library, _) in chosen.items()}
     for setting in settings:
         times: dict[str, list[float]] = {label: [] for label in chosen}
         for label, worker in workers.items():
@@ -82,8 +84,6 @@ def _seconds(run: Run, chosen: dict, settings: list[dict[str, int]], rounds: int
         in_turns(workers, turn)
         for label in chosen:
             found[label].append(min(times[label]))
-    for worker in workers.values():
-        worker.stop()
     return found
 
 

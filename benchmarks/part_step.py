@@ -2,6 +2,7 @@
 
 import contextlib
 import statistics
+import time
 from typing import Any
 
 from benchmarks.contenders import ADAM, COMMON, NATURAL, in_turns
@@ -23,10 +24,11 @@ CONTENDERS = {
 MNIST = {"rows": 1000, "inputs": 784, "classes": 10}
 SIZES = {
     "tiny": {"size": {"rows": 50, "inputs": 5, "classes": 3}, "inducing": [10], "samples": [2], "rounds": 2},
-    "quick": {"size": MNIST, "inducing": [200], "samples": [10], "rounds": 8},
+    "quick": {"size": MNIST, "inducing": [200], "samples": [10], "rounds": 5},
     "full": {"size": MNIST, "inducing": [200, 1000], "samples": [10, 100], "rounds": 20},
 }
 TURN = 0.5  # seconds of each turn, or one step if it takes longer
+LONGEST, FEWEST = 300.0, 3  # seconds of a configuration, after which so many rounds are enough
 
 
 def run(run: Run) -> dict[str, Any]:
@@ -59,13 +61,15 @@ def _times(workers: dict, chosen: dict, setting: dict[str, Any], rounds: int) ->
         if "failure" in answer:
             errors[name] = answer["failure"]
 
+    started = time.monotonic()
+
     def turn(name: str, worker: Any) -> bool:
         answer = worker.ask("steps", seconds=TURN)
         if "failure" in answer:
             errors[name] = answer["failure"]
             return True
         times[name].append(answer["seconds"])
-        return len(times[name]) == rounds
+        return len(times[name]) >= (rounds if time.monotonic() < started + LONGEST else FEWEST)
 
     in_turns({name: worker for name, worker in workers.items() if name not in errors}, turn)
     return {

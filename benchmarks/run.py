@@ -2,7 +2,7 @@
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ class Run:
     threads: int
     folder: Path
     libraries: tuple[str, ...]
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)  # of those that have worked
 
     def of(self, sizes: dict[str, Any]) -> Any:
         """What a part has for this mode."""
@@ -32,7 +33,9 @@ class Run:
         return library in self.libraries and at_hand(library)
 
     def contender(self, library: str) -> Contender:
-        return Contender(library, self.threads)
+        worker = Contender(library, self.threads)
+        self.versions[library] = worker.hello["versions"]
+        return worker
 
     def say(self, text: str) -> None:
         print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
