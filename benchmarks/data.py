@@ -52,7 +52,7 @@ def write_problem(name: str, num_inducing: int, folder: Path) -> Path:
     kernel = start_kernel("rbf", source, scaler)
     assert isinstance(kernel, RBF)
     z = start_inducing_inputs(source, num_inducing, scaler, by_class=bool(classes), dtype=dtype)
-    x_train, x_test = (scaler(torch.from_numpy(x.reshape(len(x), -1)), dtype) for x in (data.x_train, data.x_test))
+    x_train, x_test = (scaler(torch.from_numpy(np.array(x)).flatten(1), dtype) for x in (data.x_train, data.x_test))
     centre, scale = (0, 1) if classes else (data.y_train.mean(), data.y_train.std())
     arrays: dict[str, Any] = {
         "x_train": x_train.numpy(),

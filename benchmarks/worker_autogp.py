@@ -32,7 +32,7 @@ class Model:
         kernel = {"rbf": RBF, "matern52": Matern52}[problem["kernel"]](
             torch.full(shape, problem["lengthscale"]), torch.full(shape[:1], problem["variance"])
         )
-        likelihood = Softmax(self.classes) if self.classes else Gaussian(problem["noise"])
+        likelihood = Softmax(self.classes) if self.classes else Gaussian(variance=problem["noise"])
         self.model = SparseGP(kernel, likelihood, z)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=0.05, fused=True)
         self.generator = torch.Generator().manual_seed(0)
