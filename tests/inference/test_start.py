@@ -8,9 +8,9 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from autogp.data import ArraySource, InputScaler, summarise
-from autogp.inference.start import KERNELS, SAMPLE_ROWS, start_inducing_inputs, start_kernel
+from autogp.inference.start import KERNELS, SAMPLE_ROWS, start_inducing_inputs, start_kernel, start_nodes
 from autogp.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Matern52
-from autogp.likelihoods import Gaussian
+from autogp.likelihoods import Gaussian, Network
 from autogp.model import SparseGP
 
 
@@ -228,3 +228,28 @@ def test_kernels_depend_on_the_seed_only_where_there_are_too_many_rows():
     assert scales["few", 0] == scales["few", 1]
     assert scales["many", 0] != scales["many", 1]
     assert scales["many", 0] == start_kernel("rbf", many, seed=0).log_lengthscale[0, 0].item()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_nodes_of_a_network_start_at_1_and_vary_slowly(nodes: int) -> None:
+    likelihood = Network(num_outputs=3, num_nodes=nodes)
+    x = torch.from_numpy(random(40, 2))
+    z = x[:8].expand(likelihood.num_latents, 8, 2)
+    kernel = RBF(lengthscale=torch.ones(likelihood.num_latents, 2))
+    model = SparseGP(kernel, likelihood, z)
+    start_nodes(model)
+    with torch.no_grad():
+        marginals = model.marginals(x[:8])
+    assert marginals.mean[0, :, :-nodes].abs().max() == 0
+    at_one = marginals.mean[0, :, -nodes:]
+    assert (at_one - 1).abs().max() < (1e-3 if nodes == 1 else 0.5)
+    assert nodes == 1 or not torch.allclose(at_one[:, 0], at_one[:, 1])
+    assert marginals.variance[0, :, -nodes:].max() < 0.02
+    assert kernel.lengthscale[-1].min() > 2 * kernel.lengthscale[0].max()
+
+
+def test_only_networks_have_nodes() -> None:
+    with pytest.raises(TypeError, match="Network"):
+        start_nodes(SparseGP(RBF(), Gaussian(), torch.randn(3, 1)))
+    with pytest.raises(ValueError, match="each latent function"):
+        start_nodes(SparseGP(RBF(), Network(2), torch.randn(3, 1)))

@@ -14,14 +14,13 @@ from autogp.inference.callbacks import Progress
 from autogp.inference.feed import Feed, device_of, may_be_missing, validation_score
 from autogp.inference.schedule import Settings
 from autogp.inference.state import History
-from autogp.inference.steps import Batch
+from autogp.inference.steps import FAILURES, Batch
 from autogp.likelihoods import Gaussian
-from autogp.linalg import NotPositiveDefiniteError
-from autogp.model import SparseGP, condition
-from autogp.objectives import expected_log_prob
-from autogp.posteriors import GaussianPosterior
+from autogp.model import Marginals, Prepared, SparseGP, condition
+from autogp.objectives import expected_log_prob, sparse_leave_one_out
+from autogp.posteriors import GaussianPosterior, Moments, squared_norms
 
-__all__ = ["collapsed_bound", "train_exact"]
+__all__ = ["collapsed_bound", "collapsed_leave_one_out", "train_exact"]
 
 ITERATIONS = 200
 CORRECTIONS = 20  # pairs of steps and gradients that L-BFGS remembers
@@ -34,18 +33,52 @@ def collapsed_bound(model: SparseGP, batch: Batch) -> Tensor:
 
     Its gradient by all other parameters is that of the bound at this q, which is therefore held constant.
     """
-    posterior, likelihood = model.posterior, model.likelihood
-    if not isinstance(posterior, GaussianPosterior) or not isinstance(likelihood, Gaussian):
-        raise TypeError("the best q is known in closed form for a GaussianPosterior and Gaussian noise only")
+    likelihood = _gaussian(model)
     prepared = model.prepare()
     basis, prior_variance = model.basis(batch.x, prepared)
-    with torch.no_grad():
-        start = torch.zeros_like(batch.y)
-        alpha, beta = likelihood.expected_derivatives(start, torch.ones_like(start), batch.y)
-        posterior.natural_step(basis, start, alpha, beta, rate=1.0, weights=batch.weights)
-        moments = posterior.moments(prepared.inverse)
+    moments = _best_posterior(model, batch, basis, prepared)
     rows = expected_log_prob(likelihood, condition(basis, prior_variance, moments), batch.y)
     return (batch.weights * rows).sum() - moments.kl()
+
+
+def collapsed_leave_one_out(model: SparseGP, batch: Batch) -> Tensor:
+    """sum_n log p(y_n | all other rows) where q maximises the bound, with q left there.
+
+    Unlike the bound it is not at its own maximum over q: the gradient goes through q. All rows count the same.
+    """
+    likelihood = _gaussian(model)
+    prepared = model.prepare()
+    basis, prior_variance = model.basis(batch.x, prepared)
+    _best_posterior(model, batch, basis, prepared)
+    noise = likelihood.variance.to(basis.dtype)[:, None, None]  # [Q, 1, 1]
+    eye = torch.eye(basis.shape[1], dtype=basis.dtype, device=basis.device)
+    factor = torch.linalg.cholesky(eye + basis @ basis.mT / noise)  # of Lambda
+    half = torch.linalg.solve_triangular(factor, basis.expand(len(noise), -1, -1), upper=False)  # [Q, M, B]
+    mean = half.mT @ (half @ (batch.y.mT[..., None] / noise))  # A' S A y / s2, [Q, B, 1]
+    residual = prior_variance - squared_norms(basis)
+    variance = half.square().sum(-2) + residual.clamp_min(0)
+    marginals = Marginals(mean.new_zeros(1), mean.squeeze(-1).mT[None], variance.mT[None], (residual < 0).sum())
+    return sparse_leave_one_out(likelihood, marginals, residual, batch.y).sum()
+
+
+COLLAPSED = {"elbo": collapsed_bound, "loo": collapsed_leave_one_out}
+
+
+def _gaussian(model: SparseGP) -> Gaussian:
+    if not isinstance(model.posterior, GaussianPosterior) or not isinstance(model.likelihood, Gaussian):
+        raise TypeError("the best q is known in closed form for a GaussianPosterior and Gaussian noise only")
+    return model.likelihood
+
+
+@torch.no_grad()
+def _best_posterior(model: SparseGP, batch: Batch, basis: Tensor, prepared: Prepared) -> Moments:
+    """Puts q at the maximum of the bound: one natural gradient step of size 1."""
+    posterior = model.posterior
+    assert isinstance(posterior, GaussianPosterior)
+    start = torch.zeros_like(batch.y)
+    alpha, beta = model.likelihood.expected_derivatives(start, torch.ones_like(start), batch.y)
+    posterior.natural_step(basis, start, alpha, beta, rate=1.0, weights=batch.weights)
+    return posterior.moments(prepared.inverse)
 
 
 def train_exact(
@@ -61,9 +94,10 @@ def train_exact(
 ) -> History:
     """Maximises the collapsed bound of a model with Gaussian noise; an epoch is an iteration of L-BFGS.
 
-    The arguments are those of `train`. Of the settings, max_epochs (200 unless given), time_budget, patience and device
-    count. Every iteration sees all rows, so there is no noise: up to some ten thousand rows it finds in a hundred
-    passes what steps on batches do not find in thousands.
+    The arguments are those of `train`. With the objective "loo" it maximises leave-one-out, which is finite here
+    whatever the noise; weights and missing targets are then not allowed. Of the settings, objective, max_epochs (200
+    unless given), time_budget, patience and device count. Every iteration sees all rows, so there is no noise: up to
+    some ten thousand rows it finds in a hundred passes what steps on batches do not find in thousands.
     """
     for rows in (source, validation):
         if rows is not None:
@@ -77,6 +111,11 @@ def train_exact(
         for parameter in (*model.kernel.parameters(), *model.likelihood.parameters(), model.inducing_inputs)
         if parameter.requires_grad
     ]
+    objective = COLLAPSED.get(settings.objective)
+    if objective is None:
+        raise ValueError(f"objective must be 'elbo' or 'loo' with all rows at once, got {settings.objective!r}")
+    if settings.objective == "loo" and (weights is not None or batch.y.isnan().any()):
+        raise ValueError("leave-one-out of all rows at once takes neither weights nor missing targets")
     max_iterations = settings.max_epochs or ITERATIONS
     started = time.monotonic()
     history = History()
@@ -88,8 +127,8 @@ def train_exact(
         torch.nn.utils.vector_to_parameters(torch.from_numpy(vector).to(feed.device), parameters)
         model.zero_grad(set_to_none=True)
         try:
-            value = -collapsed_bound(model, batch) / feed.total_weight
-        except NotPositiveDefiniteError:
+            value = -objective(model, batch) / feed.total_weight
+        except FAILURES:
             return REFUSED, np.zeros_like(vector)
         value.backward()
         gradient = torch.cat([parameter.grad.reshape(-1) for parameter in parameters if parameter.grad is not None])
@@ -103,7 +142,7 @@ def train_exact(
         value = last[1] if np.array_equal(intermediate_result.x, last[0]) else loss(intermediate_result.x)[0]
         score = -value if validation is None else validation_score(model, feed, validation)
         epoch, seconds = len(history.rows) + 1, time.monotonic() - started
-        row = {"epoch": epoch, "step": epoch, "seconds": round(seconds, 3), "objective": "elbo"}
+        row = {"epoch": epoch, "step": epoch, "seconds": round(seconds, 3), "objective": settings.objective}
         history.rows.append(row | {"value": -value, "score": score, "learning_rate": 1.0, "skipped": 0})
         if score > history.best_score:
             history.best_epoch, history.best_score = epoch, score

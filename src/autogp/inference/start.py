@@ -1,5 +1,6 @@
 """Where training starts: inducing inputs from the data, lengthscales from distances, variances from the targets."""
 
+import math
 import warnings
 from typing import Any
 
@@ -14,15 +15,18 @@ from autogp.data import InputScaler, Source
 from autogp.inference.schedule import Settings
 from autogp.inference.steps import FAILURES, Batch, draw
 from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52
+from autogp.kernels.stationary import Stationary
+from autogp.likelihoods import Network
 from autogp.model import SparseGP
 from autogp.posteriors import HeldPosterior
 
-__all__ = ["KERNELS", "leave_saddle", "start_inducing_inputs", "start_kernel"]
+__all__ = ["KERNELS", "leave_saddle", "start_inducing_inputs", "start_kernel", "start_nodes"]
 
 SAMPLE_ROWS = 20_000  # k-means sees no more
 DISTANCE_ROWS = 1_000
 SMALL_SAMPLE = 5_000  # up to here k-means proper, above with minibatches
 START_SPREAD = 0.1  # of the mean of q(v), standard deviations of its prior
+NODE_STRETCH = 7.0  # how much longer the lengthscales of a network's nodes are at the start than those of its weights
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "linear", "arccosine")
 
 
@@ -150,3 +154,30 @@ def leave_saddle(model: SparseGP, batch: Batch, settings: Settings, generator: t
     assert not isinstance(model.posterior, HeldPosterior)
     model.posterior.set_moments(START_SPREAD * away, prepared.moments.covariance())
     return True
+
+
+@torch.no_grad()
+def start_nodes(model: SparseGP, seed: int = 0) -> None:
+    """Starts a regression network with nodes at 1, within 0.1, that vary slowly: as outputs independent of each other.
+
+    From there it learns what the outputs share. From functions that are all near 0 it goes wherever chance takes it.
+    Kernel and inducing inputs must be separate for each latent function.
+    """
+    likelihood, kernel = model.likelihood, model.kernel
+    if not isinstance(likelihood, Network) or isinstance(model.posterior, HeldPosterior):
+        raise TypeError("start_nodes is for a model with the likelihood Network and a posterior that learns")
+    nodes = slice(likelihood.num_latents - likelihood.num_nodes, None)
+    if isinstance(kernel, Stationary):
+        if len(kernel.log_lengthscale) == 1:
+            raise ValueError("start_nodes needs a kernel with parameters for each latent function")
+        kernel.log_lengthscale[nodes] += math.log(NODE_STRETCH)
+    prepared = model.prepare()
+    mean, covariance = prepared.moments.mean.clone(), prepared.moments.covariance().clone()
+    values = torch.ones_like(mean[:, nodes])
+    if likelihood.num_nodes > 1:  # else they would stay equal
+        generator = torch.Generator(mean.device).manual_seed(seed)
+        values += START_SPREAD * torch.randn(values.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+    inverse = prepared.inverse if len(prepared.inverse) == 1 else prepared.inverse[nodes]
+    mean[:, nodes] = (inverse @ values[..., None]).squeeze(-1)
+    covariance[:, nodes] *= START_SPREAD**2
+    model.posterior.set_moments(mean, covariance)
