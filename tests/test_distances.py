@@ -29,11 +29,14 @@ class TestSquaredDistance:
         assert distance.dtype == torch.float32
         torch.testing.assert_close(distance.double(), direct_distance(x, z), rtol=1e-4, atol=1e-4)
 
-    def test_leading_axes_broadcast(self):
-        x, z = points(4, 1, 6, 2), points(3, 5, 2, seed=1)
-        distance = squared_distance(x, z)
-        assert distance.shape == (4, 3, 6, 5)
-        torch.testing.assert_close(distance, direct_distance(x, z), rtol=1e-11, atol=1e-12)
+    @pytest.mark.parametrize(("x_groups", "z_groups", "scale_groups"), [(3, 1, 1), (1, 3, 1), (1, 1, 3), (3, 3, 3)])
+    def test_one_group_serves_all(self, x_groups, z_groups, scale_groups):
+        x, z, scale = points(x_groups, 6, 2), points(z_groups, 5, 2, seed=1), points(scale_groups, 1, 2, seed=2).exp()
+        distance = squared_distance(x, z, scale)
+        assert distance.shape == (3, 6, 5)
+        torch.testing.assert_close(distance, direct_distance(x * scale, z * scale), rtol=1e-11, atol=1e-12)
+        leaves = [part.requires_grad_() for part in (x, z, scale)]
+        assert torch.autograd.gradcheck(squared_distance, leaves)
 
     def test_close_pairs_are_found_in_every_member_of_a_batch(self):
         x, z = points(6, 2), points(3, 5, 2, seed=1)

@@ -7,20 +7,25 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from autogp.linalg import row_blocks
+
 __all__ = ["squared_distance"]
 
 CHUNK_NUMBERS = 2**22  # of the differences between close pairs that are in memory at a time
 
 
 def squared_distance(x: Tensor, z: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Squared Euclidean distances [..., N, M] between the rows of x [..., N, D] and of z [..., M, D], times `scale`.
+    """Squared Euclidean distances [G, N, M] between the rows of x [G, N, D] and of z [G, M, D], times `scale`.
 
-    `scale` is [..., 1, D] or [..., 1, 1]. One matrix product; both sides are centred first, so that a common offset
-    does not eat the precision. Pairs so close that half of the digits cancel are summed from their differences: equal
-    rows are at distance 0 exactly.
+    `scale` is [G, 1, D] or [G, 1, 1]. A G of 1 serves all; without G in any of them, the result is [N, M]. One matrix
+    product; both sides are centred first, so that a common offset does not eat the precision. Pairs so close that half
+    of the digits cancel are summed from their differences: equal rows are at distance 0 exactly.
     """
     scale = x.new_ones(1, 1) if scale is None else scale
-    return _OwnDistance.apply(x, scale) if z is x else _Distance.apply(x, z, scale)
+    own, flat = z is x, max(x.ndim, z.ndim, scale.ndim) == 2
+    x, z, scale = (part[None] if part.ndim == 2 else part for part in (x, z, scale))
+    distance = _OwnDistance.apply(x, scale) if own else _Distance.apply(x, z, scale)
+    return distance[0] if flat else distance
 
 
 class _OwnDistance(torch.autograd.Function):
@@ -28,8 +33,14 @@ class _OwnDistance(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
-        u = _centred(x, x) * scale
-        distance = u @ u.mT
+        groups, size = max(len(x), len(scale)), x.shape[-2]
+        centre = _centre(x)
+        distance = x.new_empty(groups, size, size)
+        for g, block in enumerate(distance):  # one group at a time: its block stays in the cache
+            u = (_of(x, g) - _of(centre, g)).mul_(_of(scale, g))
+            for start, stop in row_blocks(size):  # symmetric: the upper half is copied
+                torch.mm(u[start:stop], u[:stop].mT, out=block[start:stop, :stop])
+                block[:start, start:stop] = block[start:stop, :start].mT
         square = torch.diagonal(distance, dim1=-2, dim2=-1).clone()
         distance.mul_(-2).add_(square[..., :, None]).add_(square[..., None, :])
         diagonal = torch.diagonal(distance, dim1=-2, dim2=-1)
@@ -37,7 +48,7 @@ class _OwnDistance(torch.autograd.Function):
         ctx.equal = _mend_close(distance, x, x, scale, square[..., :, None], square[..., None, :])
         diagonal.zero_()
         ctx.wide = _is_wide(square, square)
-        ctx.save_for_backward(u, scale, x)
+        ctx.save_for_backward(x, scale)
         return distance
 
     @staticmethod
@@ -45,21 +56,25 @@ class _OwnDistance(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor, Tensor]:
-        (u, scale, x), (weights,) = ctx.saved_tensors, grad_outputs
-        dtype = scale.dtype
+        (x, scale), (weights,) = ctx.saved_tensors, grad_outputs
+        dtype = x.dtype
         if ctx.equal is not None:  # equal rows pull at nothing, but for rounding
             weights = weights.masked_fill(ctx.equal, 0)
         if ctx.wide:
-            scale, weights = scale.double(), weights.double()
-            u = _centred(x.double(), x.double()) * scale
-        weights = weights + weights.mT  # both sides pull at the same rows
-        diagonal = torch.diagonal(weights, dim1=-2, dim2=-1)
-        diagonal.zero_().sub_(weights.sum(-1))
-        pull = weights.mul_(-2) @ u  # 2 sum_j W_ij (u_i - u_j)
-        # A lengthscale without bounds has scale 0, where all differences are 0 too.
-        tiny = torch.finfo(scale.dtype).tiny
-        scale_grad = ((u * pull).sum(-2, keepdim=True) / scale.clamp_min(tiny)).sum_to_size(scale.shape)
-        return pull.mul_(scale).to(dtype).sum_to_size(x.shape), scale_grad.to(dtype)
+            x, scale, weights = x.double(), scale.double(), weights.double()
+        centre, tiny = _centre(x), torch.finfo(x.dtype).tiny
+        x_grad, scale_grad = torch.zeros_like(x), torch.zeros_like(scale)
+        for g, weight in enumerate(weights):
+            factor = _of(scale, g)
+            u = (_of(x, g) - _of(centre, g)).mul_(factor)
+            both = weight + weight.mT  # both sides pull at the same rows
+            both.diagonal().zero_().sub_(both.sum(-1))
+            pull = torch.mm(both.mul_(-2), u)  # 2 sum_j W_ij (u_i - u_j)
+            # A lengthscale without bounds has scale 0, where all differences are 0 too.
+            columns = u.mul_(pull).sum(0, keepdim=True) / factor.clamp_min(tiny)
+            _of(scale_grad, g).add_(columns.sum_to_size(factor.shape))
+            _of(x_grad, g).addcmul_(pull, factor)
+        return x_grad.to(dtype), scale_grad.to(dtype)
 
 
 class _Distance(torch.autograd.Function):
@@ -70,15 +85,20 @@ class _Distance(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, z: Tensor, scale: Tensor) -> Tensor:
-        metric = scale.square()
-        u, v = _centred(x, z), _centred(z, z)
-        scaled = u * (-2 * metric)
-        u_square = (u * scaled).sum(-1)[..., :, None].mul_(-0.5)
-        v_square = _norms(v, metric)[..., None, :]
+        metric, centre = scale.square(), _centre(z)
+        v = z - centre
+        squares = v.square()
+        v_square = _product(metric.expand(-1, -1, z.shape[-1]), squares.mT)
+        scaled = x.new_empty(max(len(x), len(z), len(scale)), *x.shape[1:])
+        u_square = x.new_empty(*scaled.shape[:-1], 1)
+        for g, block in enumerate(scaled):  # one group at a time: its block stays in the cache
+            u = _of(x, g) - _of(centre, g)
+            torch.mul(u, -2 * _of(metric, g), out=block)
+            torch.sum(u.mul_(block), -1, keepdim=True, out=u_square[g]).mul_(-0.5)
         distance = _product(scaled, v.mT).add_(u_square).add_(v_square)
         ctx.equal = _mend_close(distance, x, z, scale, u_square, v_square)
         ctx.wide = _is_wide(u_square, v_square)
-        ctx.save_for_backward(u, v, scale, x, z)
+        ctx.save_for_backward(x, z, scale, v, squares)
         return distance
 
     @staticmethod
@@ -86,31 +106,43 @@ class _Distance(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        (u, v, scale, x, z), (weights,) = ctx.saved_tensors, grad_outputs
-        dtype = scale.dtype
+        (x, z, scale, v, squares), (weights,) = ctx.saved_tensors, grad_outputs
+        dtype = x.dtype
         x_needed, z_needed, scale_needed = ctx.needs_input_grad
         if ctx.equal is not None:
             weights = weights.masked_fill(ctx.equal, 0)
         if ctx.wide:
-            scale, weights = scale.double(), weights.double()
-            u, v = _centred(x.double(), z.double()), _centred(z.double(), z.double())
-        metric = 2 * scale.square()
-        row, column = weights.sum(-1)[..., :, None], weights.sum(-2)[..., None, :]
-        u_grad = v_grad = scale_grad = None
-        if x_needed or scale_needed:
-            product = _product(weights, v)  # [..., N, D]
-            if scale_needed:  # sum_nm W_nm (u_n - v_m)^2 for each column
-                total = _column_sums(row, u) + _column_sums(column.mT, v) - 2 * (u * product).sum(-2, keepdim=True)
-                scale_grad = (2 * total * scale).sum_to_size(scale.shape).to(dtype)
-            u_grad = product.addcmul_(row, u, value=-1).mul_(-metric).to(dtype).sum_to_size(x.shape)
-        if z_needed:
-            v_grad = (metric * (column.mT * v - _product(weights.mT, u))).to(dtype).sum_to_size(z.shape)
-        return u_grad, v_grad, scale_grad
+            x, z, scale, weights = x.double(), z.double(), scale.double(), weights.double()
+            v = z - _centre(z)
+            # A point so far away that its square overflows has weight 0, and 0 times the largest number is 0.
+            squares = v.square().clamp_max_(torch.finfo(v.dtype).max)
+        centre, z_grad, scale_grad = _centre(z), torch.zeros_like(z), torch.zeros_like(scale)
+        rows, columns = weights.sum(-1, keepdim=True), weights.sum(-2, keepdim=True)
+        product = _product(weights, v) if x_needed or scale_needed else None  # [G, N, D]
+        totals = _product(columns, squares)  # for the sums of W_nm (u_n - v_m)^2 in each column
+        for g, weight in enumerate(weights):
+            u, factor = _of(x, g) - _of(centre, g), _of(scale, g)
+            metric = 2 * factor.square()
+            if z_needed:
+                pulled = torch.mm(weight.mT, u).addcmul_(columns[g].mT, _of(v, g), value=-1)
+                _of(z_grad, g).addcmul_(pulled, metric, value=-1)
+            if product is not None:
+                pull = product[g].addcmul_(rows[g], u, value=-1)  # sum_m W_nm (v_m - u_n)
+                total = totals[g] - (2 * pull).addcmul_(rows[g], u).mul_(u).sum(0, keepdim=True)
+                _of(scale_grad, g).add_((2 * total * factor).sum_to_size(factor.shape))
+                pull.mul_(-metric)
+        x_grad = None if product is None else product.sum_to_size(x.shape).to(dtype)
+        return x_grad, z_grad.to(dtype) if z_needed else None, scale_grad.to(dtype)
 
 
-def _centred(x: Tensor, z: Tensor) -> Tensor:
-    """x less the mean of the rows of z."""
-    return x - z.mean(-2, keepdim=True)
+def _of(parts: Tensor, group: int) -> Tensor:
+    """What belongs to one group; one for all serves each."""
+    return parts[group % len(parts)]
+
+
+def _centre(x: Tensor) -> Tensor:
+    """The mean of the rows."""
+    return x.mean(-2, keepdim=True)
 
 
 def _mend_close(distance: Tensor, x: Tensor, z: Tensor, scale: Tensor, *squares: Tensor) -> Tensor | None:
@@ -136,24 +168,11 @@ def _mend_close(distance: Tensor, x: Tensor, z: Tensor, scale: Tensor, *squares:
 
 def _is_wide(*squares: Tensor) -> bool:
     """Whether float32 would lose gradients in the rounding of squares: over hundreds of lengthscales."""
-    return all(square.numel() for square in squares) and bool(
-        torch.finfo(squares[0].dtype).eps * sum(square.amax() for square in squares) > 1e-3
-    )
-
-
-def _column_sums(weights: Tensor, x: Tensor) -> Tensor:
-    """sum_n w_n x_n^2 for each column [..., 1, D], from [..., N, 1] and [..., N, D]."""
-    # A point so far away that its square overflows has weight 0, and 0 times the largest number is 0.
-    return _product(weights.mT, x.square().clamp_max_(torch.finfo(x.dtype).max))
-
-
-def _norms(x: Tensor, metric: Tensor) -> Tensor:
-    """Squared norms [..., N] of the rows of x [..., N, D] in a diagonal metric [..., 1, D] or [..., 1, 1]."""
-    if metric.shape[-1] == 1:
-        return x.square().sum(-1) * metric.squeeze(-1)
-    return _product(metric, x.square().mT).squeeze(-2)
+    if not all(square.numel() for square in squares):
+        return False
+    return not torch.finfo(squares[0].dtype).eps * sum(square.amax() for square in squares) <= 1e-3  # or NaN
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b, for a [G, N, D] and one b [D, M] as one product instead of G."""
-    return (a.flatten(0, -2) @ b).unflatten(0, a.shape[:-1]) if a.ndim > 2 and b.ndim == 2 else a @ b
+    """a @ b, for a [G, N, D] and one b [1, D, M] as one product instead of G."""
+    return (a.flatten(0, 1) @ b[0]).unflatten(0, a.shape[:2]) if len(b) == 1 else a @ b

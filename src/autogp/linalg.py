@@ -24,7 +24,7 @@ logger = logging.getLogger("autogp")
 # A float32 block carries relative errors of 6e-8, which L^-1 magnifies by up to 1 / sqrt(jitter).
 FIRST_JITTER = {torch.float64: 1e-10, torch.float32: 1e-6}
 LAST_JITTER = 1e-4
-SMALLEST_BLOCK = 50
+SMALLEST_BLOCK = 100
 MOST_BLOCKS = 4
 
 
@@ -139,8 +139,9 @@ class _Whiten(torch.autograd.Function):
     def forward(ctx: Any, matrix: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
         lower = inverse.to(cross.dtype)
         basis = torch.empty_like(cross)
-        for start, stop in row_blocks(cross.shape[-2]):
-            torch.bmm(lower[:, start:stop, :stop], cross[:, :stop], out=basis[:, start:stop])
+        for g, block in enumerate(cross):  # one group at a time: its block stays in the cache
+            for start, stop in row_blocks(len(block)):
+                torch.mm(lower[g, start:stop, :stop], block[:stop], out=basis[g, start:stop])
         ctx.save_for_backward(inverse, lower, basis)
         return basis
 
@@ -152,22 +153,23 @@ class _Whiten(torch.autograd.Function):
         inverse, lower, basis = ctx.saved_tensors
         gradient = grad_outputs[0].contiguous()
         blocks = row_blocks(basis.shape[-2])
-        matrix_grad = cross_grad = None
-        if ctx.needs_input_grad[0]:
-            inner = torch.zeros_like(lower)
-            for start, stop in blocks:
-                torch.bmm(gradient[:, start:stop], basis[:, :stop].mT, out=inner[:, start:stop, :stop])
-            inner = inner.to(inverse.dtype).tril_().neg_()
-            torch.diagonal(inner, dim1=-2, dim2=-1).mul_(0.5)
-            product, matrix_grad = torch.zeros_like(inner), torch.empty_like(inner)
-            for start, stop in blocks:
-                torch.bmm(inner[:, start:stop, :stop], inverse[:, :stop, :stop], out=product[:, start:stop, :stop])
-            for start, stop in blocks:
-                torch.bmm(inverse[:, start:, start:stop].mT, product[:, start:], out=matrix_grad[:, start:stop])
-        if ctx.needs_input_grad[2]:
-            cross_grad = torch.empty_like(gradient)
-            for start, stop in blocks:
-                torch.bmm(lower[:, start:, start:stop].mT, gradient[:, start:], out=cross_grad[:, start:stop])
+        matrix_grad = torch.empty_like(inverse) if ctx.needs_input_grad[0] else None
+        cross_grad = torch.empty_like(gradient) if ctx.needs_input_grad[2] else None
+        for g, block in enumerate(gradient):
+            if matrix_grad is not None:
+                inner = torch.zeros_like(lower[g])
+                for start, stop in blocks:
+                    torch.mm(block[start:stop], basis[g, :stop].mT, out=inner[start:stop, :stop])
+                inner = inner.to(inverse.dtype).tril_().neg_()
+                inner.diagonal().mul_(0.5)
+                product = torch.zeros_like(inner)
+                for start, stop in blocks:
+                    torch.mm(inner[start:stop, :stop], inverse[g, :stop, :stop], out=product[start:stop, :stop])
+                for start, stop in blocks:
+                    torch.mm(inverse[g, start:, start:stop].mT, product[start:], out=matrix_grad[g, start:stop])
+            if cross_grad is not None:
+                for start, stop in blocks:
+                    torch.mm(lower[g, start:, start:stop].mT, block[start:], out=cross_grad[g, start:stop])
         return matrix_grad, None, cross_grad
 
 

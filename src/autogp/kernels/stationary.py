@@ -47,8 +47,8 @@ class Stationary(Kernel):
 
     def diag(self, x: Tensor) -> Tensor:
         check_points(self.log_lengthscale.shape[-1], x=x)
-        groups = torch.broadcast_shapes(self.log_lengthscale.shape[:1], self.log_variance.shape, x.shape[:-2])
-        return self.variance[:, None].to(x.dtype).expand(*groups, x.shape[-2])
+        groups = max(len(self.log_lengthscale), len(self.log_variance), *x.shape[:-2])
+        return self.variance[:, None].to(x.dtype).expand(groups, x.shape[-2])
 
 
 class RBF(Stationary):
