@@ -115,7 +115,7 @@ class DenseMoments(Moments):
         return self.dense
 
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
-        return _Projection.apply(basis, self.mean.to(basis.dtype), self.dense.to(basis.dtype))
+        return _Projection.apply(basis, self.mean.to(basis.dtype), self.dense)
 
 
 @dataclass(frozen=True)
@@ -157,12 +157,15 @@ class GaussianPosterior(nn.Module):
         self.shift.copy_((self.precision @ mean[0][..., None]).squeeze(-1))
 
     def moments(self, prior_inverse: Tensor) -> DenseMoments:
-        factor, info = torch.linalg.cholesky_ex(self.precision)
-        covariance = torch.cholesky_inverse(factor)
-        if info.any():
-            covariance = torch.where((info > 0)[:, None, None], math.nan, covariance)
-        mean = (covariance @ self.shift[..., None]).squeeze(-1)
-        return DenseMoments(self.shift.new_zeros(1), mean[None], -_log_det(factor)[None], covariance[None])
+        covariance, mean = torch.empty_like(self.precision), torch.empty_like(self.shift)
+        log_det = self.shift.new_empty(len(self.shift))
+        for q, precision in enumerate(self.precision):  # one latent at a time: its matrices stay in the cache
+            factor, info = torch.linalg.cholesky_ex(precision)
+            inverse = math.nan if info else torch.cholesky_inverse(factor)
+            covariance[q].mT[:] = inverse  # LAPACK's order of a symmetric matrix
+            torch.mv(covariance[q], self.shift[q], out=mean[q])
+            log_det[q] = -_log_det(factor)
+        return DenseMoments(self.shift.new_zeros(1), mean[None], log_det[None], covariance[None])
 
     @torch.no_grad()
     def natural_step(
@@ -183,14 +186,15 @@ class GaussianPosterior(nn.Module):
         slope = alpha.mT * weights + curvature * mean.mT
         self.precision.mul_(1 - rate).diagonal(dim1=-2, dim2=-1).add_(rate)
         self.shift.mul_(1 - rate)
-        lower = basis.new_zeros(self.precision.shape[1:])
         for q, precision in enumerate(self.precision):  # one latent at a time: its block stays in the cache
             block = basis[q % len(basis)]
             weighted = block * curvature[q]
-            for start, stop in row_blocks(len(lower)):  # the product is symmetric: its lower half is enough
-                torch.mm(weighted[start:stop], block[:stop].mT, out=lower[start:stop, :stop])
-            lower.tril_().diagonal().mul_(0.5)
-            precision.add_(lower, alpha=rate).add_(lower.mT, alpha=rate)
+            for start, stop in row_blocks(len(precision)):  # the product is symmetric: its lower half is enough
+                rows = torch.mm(weighted[start:stop], block[:stop].mT)
+                corner = rows[:, start:]
+                corner.copy_(corner.tril() + corner.tril(-1).mT)  # symmetric to the last bit
+                precision[start:stop, :stop].add_(rows, alpha=rate)
+                precision[:start, start:stop] = precision[start:stop, :start].mT
             self.shift[q].add_(block @ slope[q], alpha=rate)
 
 
@@ -276,7 +280,7 @@ class _Projection(torch.autograd.Function):
         for k in range(components):
             for q in range(latents):  # one latent at a time: its block stays in the cache
                 block = basis[q % len(basis)]
-                torch.mm(covariance[k, q], block, out=products[k, q])
+                torch.mm(covariance[k, q].to(block.dtype), block, out=products[k, q])
                 torch.sum(products[k, q] * block, 0, out=value[k, q])
         ctx.save_for_backward(products, mean)
         ctx.groups = len(basis)
@@ -293,7 +297,9 @@ class _Projection(torch.autograd.Function):
         if ctx.groups == 1:
             gradient = (mean.flatten(0, 1).mT @ slope.flatten(0, 1))[None]
         else:
-            gradient = mean.permute(1, 2, 0) @ slope.transpose(0, 1)  # [Q, M, B]
+            gradient = torch.zeros_like(products[0])
+            for k in range(len(products)):
+                gradient.addcmul_(mean[k][..., None], slope[k][:, None])
         for k in range(len(products)):
             for q, product in enumerate(products[k]):
                 gradient[q % ctx.groups].addcmul_(product, weights[k, q])
