@@ -24,6 +24,8 @@ COMMON: Recipe = {"precision": "float32", "samples": 10, "batch": 1000}
 ADAM: Recipe = COMMON | {"optimiser": "adam", "learning_rate": 0.01}
 NATURAL: Recipe = COMMON | {"optimiser": "natural", "learning_rate": 0.01, "natural_rate": 0.1}
 
+MANY: Recipe = {"samples": 100}  # GPflow's default; with fewer, its natural gradients break down on MNIST
+
 
 class Contender(Worker):
     """A library's process: it does what it is asked, and answers in JSON."""

@@ -102,7 +102,7 @@ class Server:
                 self.tell({"done": True, **(getattr(self, request.pop("do"))(**request) or {})})
             except Exception as error:
                 traceback.print_exc()
-                reason = [*str(error).strip().splitlines(), ""][0][:200]
+                reason = " ".join(str(error).split())[-200:]
                 self.tell({"done": True, "failure": f"{type(error).__name__}: {reason}"})
 
     def tell(self, answer: dict[str, Any]) -> None:
