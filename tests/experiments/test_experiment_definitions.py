@@ -15,7 +15,7 @@ from autogp.kernels import ArcCosine
 from autogp.likelihoods import Network
 from autogp.posteriors import GaussianPosterior, MixturePosterior
 
-CASES = [(name, preset) for name, experiment in EXPERIMENTS.items() for preset in experiment.presets]
+CASES = [(name, preset) for name, experiment in EXPERIMENTS.items() for preset in experiment.presets or ("ours",)]
 
 
 @pytest.mark.parametrize(("name", "preset"), CASES)
@@ -25,7 +25,7 @@ def test_every_run_has_a_name_of_its_own_and_settings_that_hold(name: str, prese
     assert runs
     assert len({run.name for run in runs}) == len(runs)
     assert set(experiment.metrics) <= set(TITLES)
-    for run in runs:
+    for run in (run for run in runs if not run.is_peer):
         settings = run.settings(time_budget=5.0)
         assert (settings.objective, settings.seed, settings.time_budget) == (run.objective, run.seed, 5.0)
         assert phases(settings)[-1].objective == run.objective
@@ -48,10 +48,19 @@ def test_the_runs_of_mnist_are_three_sizes_by_three_objectives() -> None:
     }
 
 
-def test_the_seeds_of_uci_are_the_published_splits() -> None:
+def test_what_is_compared_runs_along_with_ours() -> None:
+    runs = EXPERIMENTS["sarcos"].runs("ours")
+    own = [(run.preset_name, run.samples) for run in runs if run.data == "ias"]
+    sampled = [("sampled", samples) for samples in (10, 100, 1000, 10_000)]
+    assert own == [("ours", None), *sampled, ("independent", None)]
+    assert "rectangles-svm-seed0" in {run.name for run in EXPERIMENTS["rectangles"].runs("ours")}
+    assert not any(run.is_peer for run in EXPERIMENTS["rectangles"].runs("paper"))
+
+
+def test_the_seeds_of_uci_are_published_splits() -> None:
     runs = EXPERIMENTS["uci"].runs("ours")
-    splits = {name: {run.seed for run in runs if run.data == name} for name in ("boston", "protein")}
-    assert splits == {"boston": set(range(20)), "protein": set(range(5))}
+    assert {run.seed for run in runs if run.data == "boston"} == {0, 1, 2}
+    assert {run.seed for run in EXPERIMENTS["uci"].runs("ours", seed=19)} == {19}
 
 
 def test_a_preset_that_is_not_there_is_an_error() -> None:
@@ -101,6 +110,18 @@ def test_the_sampled_network_estimates_what_the_network_has_in_closed_form() -> 
     sampled, exact = SampledNetwork(7), Network(7)
     assert "elbo" in sampled.sampled
     noise = torch.randn(100, 4000, 5, 8, generator=generator)
+    for found, expected in zip(
+        sampled.expected_derivatives(mean, variance, y, noise[0]),
+        Network.expected_derivatives(sampled, mean, variance, y, noise[0]),  # by autograd
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        sampled.expected_log_prob(mean, variance, y, noise[0]),
+        exact.expected_log_prob(mean, variance, y, noise[0]),
+        rtol=1e-4,
+        atol=1e-4,
+    )
     batches = torch.stack([sampled.expected_log_prob(mean, variance, y, each) for each in noise])  # [100, B]
     z = (batches.mean(0) - exact.expected_log_prob(mean, variance, y)) / (batches.std(0) / 10)
     assert z.abs().max() < 5

@@ -12,9 +12,10 @@ import pytest
 from autogp.datasets import Dataset
 from autogp.experiments import EXPERIMENTS, Experiment, Preset, execute, reproduce
 from autogp.experiments import run as run_module
+from autogp.experiments.base import Peer
 from autogp.experiments.command import _seconds
 from autogp.inference import CheckpointError, Settings, TrainingInterruptedError
-from autogp.likelihoods import Bernoulli, Gaussian
+from autogp.likelihoods import Bernoulli, Gaussian, Poisson
 
 
 def waves(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:
@@ -162,12 +163,44 @@ def test_data_that_is_not_at_hand_is_named_and_left_out(
     sizes = {"X_train": 21, "Y_train": 7, "X_test": 21, "Y_test": 7}
     arrays = {name: rng.normal(size=(60, columns)) for name, columns in sizes.items()}
     np.savez(tmp_path / "sarcos" / "ias_sarcos_real.npz", **arrays)
-    short = replace(EXPERIMENTS["sarcos"], presets={"ours": Preset(Settings(max_epochs=2), shared=False)})
+    short = replace(EXPERIMENTS["sarcos"], presets={"ours": Preset(Settings(max_epochs=2), shared=False)}, beside=())
     monkeypatch.setitem(EXPERIMENTS, "sarcos", short)
     paths = reproduce("sarcos", data=tmp_path, results=tmp_path, verbose="auto")
     assert [path.stem for path in paths] == ["sarcos-ias-ours-elbo-50-seed0", "sarcos-ias-clean-ours-elbo-50-seed0"]
     assert capsys.readouterr().out.count("left out: SARCOS") == 1
     assert "sarcos-by-epoch.svg" in (tmp_path / "README.md").read_text()
+
+
+def test_another_method_leaves_a_record_in_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def measure(data: Dataset, samples: int | None, seed: int) -> dict:
+        calls.append((len(data.x_train), samples, seed))
+        return {"scores": {"smse": 0.5}, "settings": {"max_epochs": None}, "seconds": {"training": 1.0}, "epochs": 0}
+
+    monkeypatch.setitem(EXPERIMENTS, "tiny", replace(TINY, peers={"mean": Peer(measure)}, curve=False))
+    for _ in range(2):
+        paths = reproduce("tiny", results=tmp_path, resume=True, verbose=False)
+    assert calls == [(100, None, 0)]  # once: the second time its record was there
+    assert paths[-1].name == "tiny-mean-seed0.json"
+    assert read(paths[-1])["scores"] == {"smse": 0.5}
+    assert "| mean |  |  | 0.5000 |  | 1 | 0 | 1 s |" in (tmp_path / "README.md").read_text()
+
+
+def test_counts_are_scored_by_their_probability() -> None:
+    data = waves("", None, 0, False)
+    data = replace(data, y_train=np.arange(100) % 3, y_test=np.arange(50) % 3)
+    scores = execute(replace(TINY, likelihood=Poisson, curve=False).runs("ours")[0], data)["scores"]
+    assert set(scores) == {"smse", "rmse", "nlp"}
+    assert 1 < scores["nlp"] < 2
+
+
+def test_all_rows_at_once_by_leave_one_out() -> None:
+    presets = {"ours": Preset(Settings(max_epochs=30), exact=True)}
+    experiment = replace(TINY, objectives=("elbo", "loo", "predictive"), presets=presets, curve=False)
+    records = [execute(run, waves("", None, 0, False)) for run in experiment.runs("ours")]
+    assert [record["scores"]["nlp"] < 2 for record in records] == [True, True, True]
+    assert [set(record["history"]["objective"]) for record in records] == [{"elbo"}, {"loo"}, {"predictive"}]
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

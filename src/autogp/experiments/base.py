@@ -3,13 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+import torch
 
 from autogp.datasets import Dataset
 from autogp.inference import Settings
 from autogp.likelihoods import Likelihood
+from autogp.model import SparseGP
 
-__all__ = ["Experiment", "Loader", "Preset", "Run"]
+__all__ = ["Experiment", "Loader", "Peer", "Preset", "Run"]
 
 
 class Loader(Protocol):
@@ -30,6 +33,21 @@ class Preset:
     lengthscale: float | None = None  # none: from the distances between rows
     samples: tuple[int | None, ...] = (None,)  # Monte Carlo samples to try; none: those of the settings
     likelihood: Callable[[], Likelihood] | None = None  # in place of the experiment's
+    precision: torch.dtype | None = None  # of blocks of rows; none: float64 where there are few columns
+    start: Callable[[SparseGP], None] | None = None  # what else is done to the model before its first step
+    exact: bool = False  # all rows at once, for Gaussian noise; but "predictive" learns from batches
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another method on the same rows, to compare with.
+
+    From the data, the number of samples and the seed it makes parts of a record: "scores", "settings", "seconds" (of
+    "training") and "epochs" at least.
+    """
+
+    measure: Callable[[Dataset, int | None, int], dict[str, Any]]
+    samples: tuple[int | None, ...] = (None,)
 
 
 @dataclass(frozen=True)
@@ -46,23 +64,39 @@ class Experiment:
     metrics: tuple[str, ...]  # what tables and figures show; every score is recorded
     kernels: tuple[str, ...] = ("rbf",)
     data: Mapping[str, range] = field(default_factory=lambda: {"": range(1)})  # the data sets, and the seeds for each
+    beside: tuple[str, ...] = ()  # presets that run along with "ours"
+    peers: Mapping[str, Peer] = field(default_factory=dict)  # these too
     curve: bool = False  # whether the scores are followed over the epochs
     # The paper's results by kernel, objective and inducing inputs, and the name of the data that they are for.
     published: Mapping[tuple[str, str, int], Mapping[str, float]] = field(default_factory=dict)
     published_on: str = ""
+    note: str = ""  # for whoever reads the table
 
     def runs(self, preset: str, seed: int | None = None) -> list["Run"]:
         """All runs, data set by data set; `seed` stands for the experiment's own seeds."""
-        if preset not in self.presets:
+        if preset not in self.presets and preset != "ours":
             raise ValueError(f"{self.name} has the presets {', '.join(self.presets)}, not {preset!r}")
+        presets, peers = ([preset, *self.beside], self.peers) if preset == "ours" else ([preset], {})
         return [
-            Run(self, preset, data, kernel, objective, inducing, samples, each)
+            run
             for data, seeds in self.data.items()
             for each in (seeds if seed is None else (seed,))
-            for samples in self.presets[preset].samples
-            for kernel in self.kernels
-            for inducing in self.inducing
-            for objective in self.objectives
+            for run in [
+                *(
+                    Run(self, name, data, kernel, objective, inducing, samples, each)
+                    for name in presets
+                    if name in self.presets
+                    for samples in self.presets[name].samples
+                    for kernel in self.kernels
+                    for inducing in self.inducing
+                    for objective in self.objectives
+                ),
+                *(
+                    Run(self, name, data, "", "", 0, samples, each)
+                    for name, peer in peers.items()
+                    for samples in peer.samples
+                ),
+            ]
         ]
 
 
@@ -84,10 +118,14 @@ class Run:
         """What is varied, in words: mnist-ours-loo-200-seed0."""
         parts = [self.experiment.name]
         parts += [self.data] if len(self.experiment.data) > 1 else []
-        parts += [self.kernel] if len(self.experiment.kernels) > 1 else []
-        parts += [self.preset_name, self.objective, str(self.inducing)]
+        parts += [self.kernel] if len(self.experiment.kernels) > 1 and self.kernel else []
+        parts += [self.preset_name] if self.is_peer else [self.preset_name, self.objective, str(self.inducing)]
         parts += [f"{self.samples}samples"] if self.samples is not None else []
         return "-".join([*parts, f"seed{self.seed}"])
+
+    @property
+    def is_peer(self) -> bool:
+        return self.preset_name in self.experiment.peers
 
     @property
     def preset(self) -> Preset:

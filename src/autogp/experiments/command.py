@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from autogp.datasets import Dataset
-from autogp.experiments import cifar10, digits, mnist, rectangles, sarcos, uci
+from autogp.experiments import cifar10, digits, efficiency, mnist, rectangles, sarcos, savigp, uci
 from autogp.experiments.base import Run
 from autogp.experiments.record import plain, read_json, write_json
 from autogp.experiments.run import execute, hold_out
@@ -18,8 +18,10 @@ from autogp.experiments.tables import make_tables, shown
 
 __all__ = ["EXPERIMENTS", "reproduce"]
 
+MODULES = (digits, mnist, rectangles, cifar10, sarcos, efficiency, uci)
 EXPERIMENTS = {
-    module.EXPERIMENT.name: module.EXPERIMENT for module in (digits, mnist, rectangles, cifar10, sarcos, uci)
+    experiment.name: experiment
+    for experiment in (*(module.EXPERIMENT for module in MODULES), savigp.WISCONSIN, savigp.MINING)
 }
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -44,7 +46,7 @@ def reproduce(
     named and left out; it is an error if none is.
 
     Arguments:
-        name: digits, mnist, rectangles, cifar10, sarcos or uci.
+        name: digits, mnist, rectangles, cifar10, sarcos, efficiency, uci, wisconsin or mining.
         data: The folder of all data sets; else AUTOGP_DATA says.
         preset: "ours", or "paper" for the paper's own recipe where it has this experiment.
         seed: Of everything random; by default the experiment's own seeds.
@@ -108,6 +110,8 @@ def _with_data(
 
 def _is_finished(path: Path, run: Run, seconds: float | None) -> bool:
     record = read_json(path)
+    if run.is_peer:
+        return isinstance(record, dict)
     return isinstance(record, dict) and record.get("settings") == plain(asdict(run.settings(seconds)))
 
 

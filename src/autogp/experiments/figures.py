@@ -7,9 +7,9 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
-__all__ = ["TITLES", "Record", "figure_by_epoch", "figure_by_inducing"]
+__all__ = ["TITLES", "Record", "figure_by_epoch", "figure_by_inducing", "figure_of_estimators"]
 
 Record = dict[str, Any]
 
@@ -20,18 +20,23 @@ TITLES = {
     "calibration": "calibration error",
     "smse": "SMSE",
     "rmse": "RMSE",
+    "noise": "noise of the gradient",
 }
 COLOURS = {"elbo": "#d95f02", "loo": "#1b9e77", "predictive": "#7570b3"}
 MARKERS = {"rbf": "o", "arccosine": "s"}
+KERNELS = {"rbf": "RBF-ARD", "arccosine": "arc-cosine"}
+SHADES = ("#fdae6b", "#e6550d", "#9e3d00", "#3f1a00")  # from few samples to many
 
 
 def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
-    """Each metric by the number of inducing inputs, a line for each kernel, objective and preset."""
+    """Each metric by the number of inducing inputs, a line for each kernel, objective and preset; peers lie level."""
+    peers = [record for record in records if not record["inducing"]]
+    records = [record for record in records if record["inducing"]]
     sizes = sorted({record["inducing"] for record in records})
     if len(sizes) < 2:
         return None
     metrics = [name for name in records[0]["metrics"] if name in ("error", "nlp", "smse", "rmse")]
-    several_kernels = len({record["kernel"] for record in records}) > 1
+    several = {key for key in ("kernel", "preset") if len({record[key] for record in records}) > 1}
     lines: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for record in records:
         lines[record["data"]["set"], record["kernel"], record["objective"], record["preset"]].append(record)
@@ -42,12 +47,21 @@ def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
             means = [np.mean([r["scores"][metric] for r in group if r["inducing"] == size]) for size in own]
             ours = preset == "ours"
             style = {"color": COLOURS[objective], "marker": MARKERS.get(kernel, "o")}
-            style |= {"linestyle": "-", "mfc": style["color"]} if ours else {"linestyle": "--", "mfc": "white"}
-            label = ", ".join(part for part in (data, kernel if several_kernels else "", objective, preset) if part)
+            style |= {"linestyle": "-" if kernel == "rbf" else ":"} if ours else {"linestyle": "--"}
+            style |= {"mfc": style["color"] if ours else "white"}
+            words = (data, KERNELS.get(kernel, kernel) if "kernel" in several else "", objective)
+            label = ", ".join(part for part in (*words, preset if "preset" in several else "") if part)
             axis.plot(own, means, label=label, **style)
             known = {r["inducing"]: r["published"][metric] for r in group if metric in (r["published"] or {})}
             if known:
                 axis.plot(known.keys(), known.values(), "x", color=style["color"], label=f"{objective}, as published")
+        for peer in peers:
+            if peer["scores"].get(metric) is not None:
+                axis.axhline(peer["scores"][metric], color="0.4", linestyle="-.", linewidth=1.2)
+                label = _words(peer)
+                axis.annotate(
+                    label, (sizes[0], peer["scores"][metric]), (0, 4), textcoords="offset points", color="0.3"
+                )
         axis.set(xscale="log", xlabel="inducing inputs", ylabel=TITLES[metric], ylim=(0, None))
         axis.set_xticks(sizes, [str(size) for size in sizes])
         axis.minorticks_off()
@@ -58,22 +72,85 @@ def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
 
 
 def figure_by_epoch(records: list[Record], path: Path) -> Path | None:
-    """The first metric over the epochs, a panel for each data set, a line for each preset and number of samples."""
-    curves = [record for record in records if record["curve"]]
+    """The first metric over the epochs, a panel for each data set, a line for each preset and number of samples; and
+    where the number of samples varies, the time of an update by it."""
+    curves = [record for record in records if record["curve"] and "epoch" in record["curve"][0]]
     if not curves:
         return None
     metric = curves[0]["metrics"][0]
     sets = sorted({record["data"]["set"] for record in curves})
-    figure, axes = _canvas(len(sets))
-    for axis, name in zip(axes, sets, strict=True):
+    counts = sorted({record["samples"] for record in curves if record["samples"]})
+    figure, axes = _canvas(len(sets) + bool(counts))
+    for axis, name in zip(axes, sets, strict=False):
         own = [record for record in curves if record["data"]["set"] == name]
-        for record in sorted(own, key=lambda record: record["samples"] or 0):
-            label = record["preset"] + (f", {record['samples']:,} samples" if record["samples"] else "")
+        for record in sorted(own, key=lambda record: (record["preset"], record["samples"] or 0)):
             epochs = [point["epoch"] for point in record["curve"]]
-            axis.plot(epochs, [point[metric] for point in record["curve"]], label=label)
+            style = _style(record, counts)
+            axis.plot(epochs, [point[metric] for point in record["curve"]], label=_words(record), **style)
         axis.set(title=name, xlabel="epoch", ylabel=TITLES[metric], yscale="log")
-        axis.legend(fontsize=8, frameon=False)
+        _plain_ticks(axis)
+    axes[0].legend(fontsize=8, frameon=False)
+    if counts:
+        axis = axes[-1]
+        for preset in sorted({record["preset"] for record in curves if record["samples"]}):
+            times = [
+                np.mean([r["seconds"]["update"] for r in curves if (r["preset"], r["samples"]) == (preset, count)])
+                for count in counts
+            ]
+            axis.plot(counts, times, "o-", color=SHADES[1], label=_words({"preset": preset, "samples": None}))
+        axis.set(title="time of an update", xlabel="samples", ylabel="seconds", xscale="log", yscale="log")
     return _save(figure, path.with_name(f"{path.name}-by-epoch.svg"))
+
+
+def figure_of_estimators(records: list[Record], path: Path) -> Path | None:
+    """Noise of the gradient by samples; the error over the steps with the fewest samples; the error reached, by
+    samples; a line for each estimator."""
+    own = [record for record in records if "noise" in record["scores"]]
+    if not own:
+        return None
+    counts = sorted({record["samples"] for record in own})
+    figure, axes = _canvas(3)
+    for number, name in enumerate(dict.fromkeys(record["preset"] for record in own)):
+        group = sorted((r for r in own if r["preset"] == name), key=lambda record: record["samples"])
+        style = {"color": ("#1b9e77", "#d95f02", "#7570b3")[number % 3], "marker": "os^"[number % 3], "label": name}
+        samples = [record["samples"] for record in group]
+        axes[0].plot(samples, [record["scores"]["noise"] for record in group], **style)
+        axes[2].plot(samples, [record["scores"]["smse"] for record in group], **style)
+        curve = group[0]["curve"]
+        style["marker"] = ""
+        axes[1].plot([point["step"] for point in curve], [point["smse"] for point in curve], **style)
+    few = counts[0]
+    axes[0].set(
+        title="noise of the gradient", xlabel="samples", ylabel="variance / length²", xscale="log", yscale="log"
+    )
+    axes[1].set(title=f"learning with {few} samples", xlabel="step", ylabel="SMSE", yscale="log")
+    axes[2].set(title="after the last step", xlabel="samples", ylabel="SMSE", xscale="log", ylim=(0, None))
+    _plain_ticks(axes[1])
+    axes[1].legend(fontsize=8, frameon=False)
+    return _save(figure, path.with_name(f"{path.name}.svg"))
+
+
+WORDS = {"ours": "closed form", "sampled": "", "independent": "independent outputs", "svm": "SVM"}
+
+
+def _words(record: Record) -> str:
+    """What a line is."""
+    samples = f"{record['samples']:,} samples" if record["samples"] else ""
+    return ", ".join(part for part in (WORDS.get(record["preset"], record["preset"]), samples) if part)
+
+
+def _style(record: Record, counts: list[int]) -> dict[str, Any]:
+    if record["samples"]:
+        style = {"color": SHADES[min(counts.index(record["samples"]), len(SHADES) - 1)]}
+        return style | ({"linestyle": ":"} if record["preset"] == "paper" else {})
+    return {"color": "black" if record["preset"] == "ours" else "0.6", "linestyle": "--"}
+
+
+def _plain_ticks(axis: Any) -> None:
+    """0.02 and 0.1 on a logarithmic axis, not powers of ten."""
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _canvas(panels: int) -> tuple[Figure, list[Any]]:

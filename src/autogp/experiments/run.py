@@ -1,5 +1,6 @@
 """One run of an experiment: from the data set to a record of what came out."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -15,8 +16,16 @@ from autogp.datasets import Dataset
 from autogp.experiments.base import Run
 from autogp.experiments.record import environment, plain, read_json, write_json
 from autogp.experiments.scores import scores
-from autogp.inference import Progress, progress_display, start_inducing_inputs, start_kernel, train
-from autogp.inference.feed import Feed
+from autogp.inference import (
+    Progress,
+    Settings,
+    progress_display,
+    start_inducing_inputs,
+    start_kernel,
+    train,
+    train_exact,
+)
+from autogp.inference.feed import Feed, device_of
 from autogp.inference.steps import FAILURES
 from autogp.kernels import RBF, ArcCosine, Kernel
 from autogp.likelihoods import Likelihood
@@ -57,6 +66,45 @@ def execute(
 
     Checkpoints are kept in `folder`; with `resume` the run goes on from the newest.
     """
+    experiment = run.experiment
+    if run.is_peer:
+        found = experiment.peers[run.preset_name].measure(data, run.samples, run.seed)
+    else:
+        found = _train(run, data, time_budget, folder, resume, verbose)
+    published = experiment.published.get((run.kernel, run.objective, run.inducing))
+    return plain(
+        {
+            "kind": "autogp experiment",
+            "name": run.name,
+            "experiment": experiment.name,
+            "title": experiment.title,
+            "data": {
+                "set": run.data,
+                "name": data.name,
+                "train": len(data.x_train),
+                "test": len(data.x_test),
+                "inputs": data.x_train.shape[1],
+            },
+            "preset": run.preset_name,
+            "objective": run.objective,
+            "kernel": run.kernel,
+            "inducing": run.inducing,
+            "samples": run.samples,
+            "seed": run.seed,
+            "metrics": experiment.metrics,
+            "note": experiment.note,
+            "published": published if data.name == experiment.published_on else None,
+            "curve": None,
+            **environment(device_of(Settings())),
+            **found,
+        }
+    )
+
+
+def _train(
+    run: Run, data: Dataset, time_budget: float | None, folder: Path | None, resume: bool, verbose: bool | str
+) -> dict[str, Any]:
+    """The parts of a record that are about our own training."""
     started = time.monotonic()
     settings = run.settings(time_budget)
     source, test = ArraySource(data.x_train, data.y_train), ArraySource(data.x_test, data.y_test)
@@ -70,73 +118,48 @@ def execute(
     def judge(quick: bool) -> dict[str, float]:
         return scores(model, test, Feed(model, len(source), None, input_scaler, target_scaler), quick)
 
+    pace = Pace()
     curve = Curve(lambda: judge(quick=True), folder, resume) if run.experiment.curve else None
     display = progress_display(verbose)
+    scalers: dict[str, Any] = {"input_scaler": input_scaler, "target_scaler": target_scaler}
+    callbacks = [pace.stop, *(callback for callback in (curve, display) if callback is not None), pace.start]
     try:
-        history = train(
-            model,
-            source,
-            settings,
-            input_scaler=input_scaler,
-            target_scaler=target_scaler,
-            folder=folder,
-            resume=resume,
-            callbacks=[callback for callback in (curve, display) if callback is not None],
-        )
+        if run.preset.exact and run.objective != "predictive":
+            history = train_exact(model, source, settings, callbacks=callbacks, **scalers)
+        else:
+            history = train(model, source, settings, folder=folder, resume=resume, callbacks=callbacks, **scalers)
     finally:
         if display is not None:
             display.close()
     trained = time.monotonic()
     found = judge(quick=False)
-    experiment = run.experiment
-    published = experiment.published.get((run.kernel, run.objective, run.inducing))
-    return plain(
-        {
-            "kind": "autogp experiment",
-            "name": run.name,
-            "experiment": experiment.name,
-            "title": experiment.title,
-            "data": {
-                "set": run.data,
-                "name": data.name,
-                "train": len(source),
-                "test": len(test),
-                "inputs": data.x_train.shape[1],
-            },
-            "preset": run.preset_name,
-            "objective": run.objective,
-            "kernel": run.kernel,
-            "inducing": run.inducing,
-            "samples": run.samples,
-            "seed": run.seed,
-            "model": {
-                "kernel": type(model.kernel).__name__,
-                "likelihood": type(model.likelihood).__name__,
-                "latents": model.likelihood.num_latents,
-                "inducing": model.inducing_inputs.shape[-2],
-                "shared": run.preset.shared,
-                "scaling": run.preset.scaling,
-                "by_class": run.preset.by_class,
-                "variance": run.preset.variance,
-                "lengthscale": run.preset.lengthscale,
-            },
-            "settings": asdict(settings),
-            "metrics": experiment.metrics,
-            "scores": found,
-            "published": published if data.name == experiment.published_on else None,
-            "seconds": {
-                "start": ready - started,
-                "training": history.rows[-1]["seconds"],  # of all sittings, if it was resumed
-                "scoring": time.monotonic() - trained,
-            },
-            "epochs": len(history.rows),
-            "best_epoch": history.best_epoch,
-            "stopped": history.stopped,
-            **environment(model.inducing_inputs.device),
-            "history": _columns(history.rows),
-            "curve": None if curve is None else curve.points,
-        }
-    )
+    return {
+        "model": {
+            "kernel": type(model.kernel).__name__,
+            "likelihood": type(model.likelihood).__name__,
+            "latents": model.likelihood.num_latents,
+            "inducing": model.inducing_inputs.shape[-2],
+            "shared": run.preset.shared,
+            "scaling": run.preset.scaling,
+            "by_class": run.preset.by_class,
+            "variance": run.preset.variance,
+            "lengthscale": run.preset.lengthscale,
+            "exact": run.preset.exact,
+        },
+        "settings": asdict(settings),
+        "scores": found,
+        "seconds": {
+            "start": ready - started,
+            "training": history.rows[-1]["seconds"],  # of all sittings, if it was resumed
+            "update": pace.median(),
+            "scoring": time.monotonic() - trained,
+        },
+        "epochs": len(history.rows),
+        "best_epoch": history.best_epoch,
+        "stopped": history.stopped,
+        "history": _columns(history.rows),
+        "curve": None if curve is None else curve.points,
+    }
 
 
 def start_model(run: Run, source: Source, scaler: InputScaler) -> SparseGP:
@@ -149,12 +172,15 @@ def start_model(run: Run, source: Source, scaler: InputScaler) -> SparseGP:
         kernel = start_kernel(run.kernel, source, scaler, groups, preset.variance, run.seed)
     else:
         kernel = _kernel(run.kernel, groups, columns, preset.lengthscale, preset.variance)
-    dtype = torch.float64 if columns <= FEW_COLUMNS else torch.float32
+    dtype = preset.precision or (torch.float64 if columns <= FEW_COLUMNS else torch.float32)
     z = start_inducing_inputs(source, run.inducing, scaler, run.seed, preset.by_class, dtype)
     posterior = None
     if preset.settings.optimiser != "natural":
         posterior = MixturePosterior(likelihood.num_latents, len(z))
-    return SparseGP(kernel, likelihood, z if preset.shared else z.expand(groups, *z.shape), posterior)
+    model = SparseGP(kernel, likelihood, z if preset.shared else z.expand(groups, *z.shape), posterior)
+    if preset.start is not None:
+        preset.start(model)
+    return model
 
 
 def _kernel(name: str, groups: int, columns: int, lengthscale: float, variance: float) -> Kernel:
@@ -170,6 +196,24 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, list]:
     """The course of a training by column, of 200 epochs at most."""
     kept = [rows[number] for number in evenly_spaced(len(rows), 200)]
     return {name: [row[name] for row in kept] for name in kept[0]}
+
+
+class Pace:
+    """The time of one update, without what is done between updates."""
+
+    def __init__(self):
+        self.started: float | None = None
+        self.seconds: list[float] = []
+
+    def start(self, progress: Progress) -> None:
+        self.started = time.perf_counter()
+
+    def stop(self, progress: Progress) -> None:
+        if self.started is not None:
+            self.seconds.append(time.perf_counter() - self.started)
+
+    def median(self) -> float:
+        return float(np.median(self.seconds)) if self.seconds else math.nan
 
 
 class Curve:

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from autogp.experiments.figures import TITLES, Record, figure_by_epoch, figure_by_inducing
+from autogp.experiments.figures import (
+    COLOURS,
+    TITLES,
+    Record,
+    figure_by_epoch,
+    figure_by_inducing,
+    figure_of_estimators,
+)
 from autogp.experiments.record import read_records
 
 __all__ = ["make_tables", "shown"]
@@ -15,7 +22,7 @@ AXES = {  # what may be varied: how a record tells it
     "kernel": lambda record: record["kernel"],
     "preset": lambda record: record["preset"],
     "objective": lambda record: record["objective"],
-    "inducing inputs": lambda record: record["inducing"],
+    "inducing inputs": lambda record: record["inducing"] or "",
     "samples": lambda record: record["samples"] or "",
 }
 INTRODUCTION = """# Results
@@ -36,11 +43,14 @@ def make_tables(folder: str | Path) -> Path:
         experiments[record["experiment"]].append(record)
     parts = [INTRODUCTION]
     for name, records in experiments.items():
-        parts.append(f"## {records[0]['title']}\n\n`autogp reproduce {name}`\n\n{_sizes(records)}\n\n{_table(records)}")
-        for figure in (figure_by_inducing, figure_by_epoch):
+        title, notes = records[0]["title"], dict.fromkeys(record.get("note") for record in records)
+        parts.append(f"## {title}\n\n`autogp reproduce {name}`\n\n{_sizes(records)}\n")
+        parts += [f"{note}\n" for note in notes if note]
+        parts.append(_by_objective(records) or _table(records))
+        for figure in (figure_by_inducing, figure_by_epoch, figure_of_estimators):
             path = figure(records, folder / name)
             if path is not None:
-                parts.append(f"![{records[0]['title']}]({path.name})\n")
+                parts.append(f"![{title}]({path.name})\n")
     readme = folder / "README.md"
     readme.write_text("\n".join(parts))
     return readme
@@ -48,7 +58,9 @@ def make_tables(folder: str | Path) -> Path:
 
 def shown(record: Record) -> str:
     """The scores of one run, in words."""
-    scores = ", ".join(f"{TITLES[name]} {_number(name, [record['scores'][name]])}" for name in record["metrics"])
+    scores = ", ".join(
+        f"{TITLES[name]} {_number(name, [record])}" for name in record["metrics"] if name in record["scores"]
+    )
     return f"{scores}; {_duration(record['seconds']['training'])}, {record['epochs']} epochs"
 
 
@@ -71,24 +83,58 @@ def _table(records: list[Record]) -> str:
     metrics = records[0]["metrics"]
     published = [name for name in metrics if any(name in (record["published"] or {}) for record in records)]
     heads = [*axes, *(TITLES[name] for name in metrics), *(f"{TITLES[name]} in the paper" for name in published)]
-    lines = [[*heads, "seeds", "epochs", "time"], ["---"] * (len(heads) + 3)]
+    by_samples = any(record["samples"] and "update" in record["seconds"] for record in records)
+    heads += ["seeds", "epochs", "time", *(["time of an update"] if by_samples else [])]
+    lines = [heads, ["---"] * len(heads)]
     for _, group in sorted(groups.items(), key=lambda item: [(isinstance(part, str), part) for part in item[0]]):
         first = group[0]
         lines.append(
             [
                 *(str(tell(first)) for tell in axes.values()),
-                *(_number(name, [record["scores"][name] for record in group]) for name in metrics),
+                *(_number(name, group) for name in metrics),
                 *(_published(name, first["published"] or {}) for name in published),
                 str(len(group)),
                 _epochs(group),
                 _duration(float(np.mean([record["seconds"]["training"] for record in group]))),
+                *([f"{np.mean([record['seconds']['update'] for record in group]):.3f} s"] if by_samples else []),
             ]
         )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _number(metric: str, values: list[float]) -> str:
-    """Their mean, and its standard error where there are several."""
+def _by_objective(records: list[Record]) -> str:
+    """Where several data sets are learnt by several objectives: these side by side, the best NLP in bold."""
+    sets = list(dict.fromkeys(record["data"]["set"] for record in records))
+    objectives = [name for name in COLOURS if any(record["objective"] == name for record in records)]
+    if len(sets) < 2 or len(objectives) < 2:
+        return ""
+    metrics = [name for name in records[0]["metrics"] if name != "smse"]
+    heads = ["data", "kernel", *(f"{TITLES[metric]}, {name}" for metric in metrics for name in objectives), "seeds"]
+    lines = [heads, ["---"] * len(heads)]
+    for data in sets:
+        for kernel in dict.fromkeys(record["kernel"] for record in records):
+            own = {
+                name: [r for r in records if (r["data"]["set"], r["kernel"], r["objective"]) == (data, kernel, name)]
+                for name in objectives
+            }
+            known = {name: group for name, group in own.items() if group}
+            if not known:
+                continue
+            best = min(known, key=lambda name: np.mean([record["scores"]["nlp"] for record in known[name]]))
+            cells = [
+                f"**{_number(metric, own[name])}**" if metric == "nlp" and name == best else _number(metric, own[name])
+                for metric in metrics
+                for name in objectives
+            ]
+            lines.append([data, kernel, *cells, str(max(len(group) for group in own.values()))])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _number(metric: str, records: list[Record]) -> str:
+    """The mean of a score, and its standard error where there are several; nothing if the method has no such score."""
+    values = [record["scores"][metric] for record in records if record["scores"].get(metric) is not None]
+    if not values:
+        return ""
     scale, digits, unit = (100, 2, " %") if metric == "error" else (1, 4 if np.mean(np.abs(values)) > 0.01 else 6, "")
     mean = f"{scale * np.mean(values):.{digits}f}"
     if len(values) > 1:
