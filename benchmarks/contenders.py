@@ -31,16 +31,20 @@ class Contender(Worker):
     """A library's process: it does what it is asked, and answers in JSON."""
 
     def __init__(self, library: str, threads: int):
-        names = ("OMP", "MKL", "OPENBLAS", "TF_INTRAOP", "TF_INTEROP")
+        names = ("OMP", "MKL", "OPENBLAS")  # TensorFlow's and torch's follow the first
         super().__init__(*LIBRARIES[library], **{f"{name}_NUM_THREADS": str(threads) for name in names})
         self.library = library
         self.hello = json.loads(self.read())
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """One that has died, for want of memory say, fails in whatever it is asked."""
         assert self.process.stdin
-        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.read())
+        try:
+            self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self.process.stdin.flush()
+            return json.loads(self.read())
+        except (BrokenPipeError, SystemExit):
+            return {"done": True, "failure": "its process ended"}
 
     def __enter__(self) -> "Contender":
         return self

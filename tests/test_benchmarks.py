@@ -195,3 +195,12 @@ def test_a_part_without_its_data_says_so(module, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(part, "SIZES", sizes)
     run = module("benchmarks.run").Run("tiny", 1, tmp_path, ())
     assert part.run(run)["sets"] == {"cifar10": {"skipped": "not at hand"}}
+
+
+def test_a_contender_whose_process_has_ended_fails_instead_of_breaking_the_run(module, monkeypatch) -> None:
+    contenders = module("benchmarks.contenders")
+    program = "print('{}', flush=True); input()"
+    monkeypatch.setitem(contenders.LIBRARIES, "autogp", [sys.executable, "-c", program])
+    with contenders.Contender("autogp", threads=1) as worker:
+        for _ in range(3):
+            assert worker.ask("steps", seconds=1.0) == {"done": True, "failure": "its process ended"}
