@@ -121,7 +121,7 @@ class Run:
         parts += [self.kernel] if len(self.experiment.kernels) > 1 and self.kernel else []
         parts += [self.preset_name] if self.is_peer else [self.preset_name, self.objective, str(self.inducing)]
         parts += [f"{self.samples}samples"] if self.samples is not None else []
-        return "-".join([*parts, f"seed{self.seed}"])
+        return "-".join([*parts, f"seed{self.seed}"]).replace(" ", "-")
 
     @property
     def is_peer(self) -> bool:

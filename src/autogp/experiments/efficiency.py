@@ -28,7 +28,7 @@ from autogp.model import SparseGP
 from autogp.posteriors import MixturePosterior
 
 ROWS, BATCH, INDUCING = 2000, 100, 50
-STEPS, LEARNING_RATE, CURVE_EVERY = 400, 0.01, 20
+STEPS, LEARNING_RATE, CURVE_EVERY = 400, 0.03, 20
 NOISE = 0.02  # about what such a network learns
 REPEATS = 20  # of the gradient, for its variance
 MEASURED_AFTER = 100  # exact steps
@@ -148,19 +148,14 @@ def measure(estimator: Estimator) -> Callable[[Dataset, int | None, int], dict[s
         started = time.process_time()
         curve = problem.learn(estimator, samples, STEPS)
         return {
-            "inducing": INDUCING,
             "settings": {"steps": STEPS, "batch_size": BATCH, "learning_rate": LEARNING_RATE, "max_epochs": None},
-            "scores": {"noise": noise, "smse": _finite(curve[-1]["smse"])},
+            "scores": {"noise": noise, "smse": curve[-1]["smse"]},
             "seconds": {"training": time.process_time() - started},
             "epochs": math.ceil(STEPS * BATCH / len(data.x_train)),
             "curve": curve,
         }
 
     return run
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 1e6
 
 
 def load(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:
@@ -187,6 +182,12 @@ EXPERIMENT = Experiment(
     objectives=("elbo",),
     metrics=("noise", "smse"),
     presets={},
+    note=(
+        f"A regression network on {ROWS:,} rows of SARCOS (ias-clean), {INDUCING} inducing inputs, kernel and noise "
+        f"fixed: q learns by {STEPS} steps of Adam from batches of {BATCH} rows, and only the estimate of the gradient "
+        "differs. Its noise is the variance over the square of its length, measured on the way. The score function is "
+        "that of Dezfouli and Bonilla (2015)."
+    ),
     peers={
         "reparameterisation": Peer(measure(through_samples), SAMPLES),
         "score function": Peer(measure(score_function), SAMPLES),

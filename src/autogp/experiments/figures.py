@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 __all__ = ["TITLES", "Record", "figure_by_epoch", "figure_by_inducing", "figure_of_estimators"]
 
@@ -83,22 +83,25 @@ def figure_by_epoch(records: list[Record], path: Path) -> Path | None:
     figure, axes = _canvas(len(sets) + bool(counts))
     for axis, name in zip(axes, sets, strict=False):
         own = [record for record in curves if record["data"]["set"] == name]
-        for record in sorted(own, key=lambda record: (record["preset"], record["samples"] or 0)):
+        for record in sorted(own, key=lambda record: (record["preset"] == "independent", record["samples"] or 0)):
             epochs = [point["epoch"] for point in record["curve"]]
             style = _style(record, counts)
             axis.plot(epochs, [point[metric] for point in record["curve"]], label=_words(record), **style)
         axis.set(title=name, xlabel="epoch", ylabel=TITLES[metric], yscale="log")
-        _plain_ticks(axis)
+        _plain_ticks(axis.yaxis)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    limits = [axis.get_ylim() for axis in axes[: len(sets)]]
+    for axis in axes[: len(sets)]:
+        axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
     axes[0].legend(fontsize=8, frameon=False)
     if counts:
         axis = axes[-1]
-        for preset in sorted({record["preset"] for record in curves if record["samples"]}):
-            times = [
-                np.mean([r["seconds"]["update"] for r in curves if (r["preset"], r["samples"]) == (preset, count)])
-                for count in counts
-            ]
-            axis.plot(counts, times, "o-", color=SHADES[1], label=_words({"preset": preset, "samples": None}))
+        times = [np.mean([r["seconds"]["update"] for r in curves if r["samples"] == count]) for count in counts]
+        axis.plot(counts, times, "o-", color=SHADES[1])
         axis.set(title="time of an update", xlabel="samples", ylabel="seconds", xscale="log", yscale="log")
+        axis.set_xticks(counts, [f"{count:,}" for count in counts])
+        axis.xaxis.minorticks_off()
+        _plain_ticks(axis.yaxis)
     return _save(figure, path.with_name(f"{path.name}-by-epoch.svg"))
 
 
@@ -125,7 +128,10 @@ def figure_of_estimators(records: list[Record], path: Path) -> Path | None:
     )
     axes[1].set(title=f"learning with {few} samples", xlabel="step", ylabel="SMSE", yscale="log")
     axes[2].set(title="after the last step", xlabel="samples", ylabel="SMSE", xscale="log", ylim=(0, None))
-    _plain_ticks(axes[1])
+    for axis in (axes[0], axes[2]):
+        axis.set_xticks(counts, [f"{count:,}" for count in counts])
+        axis.xaxis.minorticks_off()
+    _plain_ticks(axes[1].yaxis)
     axes[1].legend(fontsize=8, frameon=False)
     return _save(figure, path.with_name(f"{path.name}.svg"))
 
@@ -147,10 +153,10 @@ def _style(record: Record, counts: list[int]) -> dict[str, Any]:
 
 
 def _plain_ticks(axis: Any) -> None:
-    """0.02 and 0.1 on a logarithmic axis, not powers of ten."""
-    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+    """0.015, 0.02, 0.03 on a logarithmic axis, not powers of ten."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def _canvas(panels: int) -> tuple[Figure, list[Any]]:
