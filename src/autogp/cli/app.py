@@ -59,7 +59,10 @@ class Experiment(StrEnum):
     RECTANGLES = "rectangles"
     CIFAR10 = "cifar10"
     SARCOS = "sarcos"
+    EFFICIENCY = "efficiency"
     UCI = "uci"
+    WISCONSIN = "wisconsin"
+    MINING = "mining"
 
 
 class Preset(StrEnum):

@@ -76,7 +76,7 @@ EXPERIMENT = Experiment(
     published_on="rectangles",
     note=(
         "rectangles-drawn is made by the published rules from other photographs, and is easier than the published set "
-        "(rectangles): its errors compare with each other, not with the paper's. The SVM is scikit-learn's, with an RBF "
+        "(rectangles): its errors compare with each other, not with the paper's. The SVM is scikit-learn's with an RBF "
         "kernel, gamma and C chosen by 2,000 of the training rows."
     ),
 )
