@@ -77,9 +77,8 @@ def draw_quality(part: Part) -> Figure:
     for axis, (key, title) in zip(axes[0], (("nlp", "test NLP"), ("error", "test error")), strict=True):
         for name, style in _styles(part["curves"]).items():
             curve = part["curves"][name]
-            axis.plot(
-                [point["seconds"] for point in curve], [point[key] for point in curve], ".", ms=3, label=name, **style
-            )
+            seconds, values = ([point[column] for point in curve] for column in ("seconds", key))
+            axis.plot(seconds, values, marker=".", label=name, **style)
         axis.set(xscale="log", yscale="log", xlabel="seconds", ylabel=title)
     for level in part["levels"]:
         axes[0][0].axhline(level, color="#cccccc", linewidth=0.7, zorder=0)
