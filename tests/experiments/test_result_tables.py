@@ -74,6 +74,46 @@ def test_experiments_follow_each_other_and_single_sizes_have_no_figure(tmp_path:
     assert "svg" not in text
 
 
+def test_objectives_stand_side_by_side_where_there_are_several_data_sets(tmp_path: Path) -> None:
+    for data, scores in {"a": (0.5, 0.3), "b": (0.2, 0.4)}.items():
+        for objective, nlp in zip(("elbo", "loo"), scores, strict=True):
+            own = {"data": {**RECORD["data"], "set": data}, "objective": objective, "note": "Mind the gap."}
+            write(tmp_path, f"{data}-{objective}", **own, scores={"error": 0.1, "nlp": nlp})
+    text = make_tables(tmp_path).read_text()
+    assert text.count("Mind the gap.") == 1
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        "| data | kernel | error, elbo | error, loo | NLP, elbo | NLP, loo | seeds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| a | rbf | 10.00 % | 10.00 % | 0.5000 | **0.3000** | 1 |",
+        "| b | rbf | 10.00 % | 10.00 % | **0.2000** | 0.4000 | 1 |",
+    ]
+
+
+def test_peers_lie_level_in_the_figure_and_samples_have_their_times(tmp_path: Path) -> None:
+    for size in (10, 200):
+        write(tmp_path, f"loo-{size}", inducing=size)
+    write(tmp_path, "svm", preset="svm", objective="", kernel="", inducing=0, scores={"error": 0.3})
+    for samples in (10, 100):
+        curve = [{"epoch": 1, "smse": 0.5}, {"epoch": 2, "smse": 0.1 / samples}]
+        own = {"preset": "sampled", "samples": samples, "experiment": "sarcos", "metrics": ["smse"], "curve": curve}
+        write(tmp_path, f"s{samples}", **own, scores={"smse": 0.1}, seconds={"training": 1.0, "update": samples / 1000})
+    text = make_tables(tmp_path).read_text()
+    assert "svm |  |  | 30.00 % |" in text
+    assert "SVM" in (tmp_path / "mnist-by-inducing.svg").read_text()
+    assert "| 100 | 0.1000 | 1 | 60 | 1 s | 0.100 s |" in text
+    assert "CPU time of an update" in (tmp_path / "sarcos-by-epoch.svg").read_text()
+
+
+def test_estimators_have_a_figure_of_their_own(tmp_path: Path) -> None:
+    for name in ("reparameterisation", "score function"):
+        for samples in (10, 100):
+            own = {"preset": name, "samples": samples, "experiment": "efficiency", "metrics": ["noise", "smse"]}
+            curve = [{"step": 0, "smse": 1.0}, {"step": 20, "smse": 0.5}]
+            write(tmp_path, f"{name}-{samples}", **own, curve=curve, scores={"noise": 1 / samples, "smse": 0.5})
+    assert "efficiency.svg" in make_tables(tmp_path).read_text()
+    assert (tmp_path / "efficiency.svg").exists()
+
+
 def test_numbers_become_plain_json() -> None:
     found = plain({"a": (1, 2.123456789), "b": math.nan, 3: [math.inf, None, "x", True]})
     assert found == {"a": [1, 2.12346], "b": None, "3": [None, None, "x", True]}

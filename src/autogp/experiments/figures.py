@@ -98,7 +98,7 @@ def figure_by_epoch(records: list[Record], path: Path) -> Path | None:
         axis = axes[-1]
         times = [np.mean([r["seconds"]["update"] for r in curves if r["samples"] == count]) for count in counts]
         axis.plot(counts, times, "o-", color=SHADES[1])
-        axis.set(title="time of an update", xlabel="samples", ylabel="seconds", xscale="log", yscale="log")
+        axis.set(title="CPU time of an update", xlabel="samples", ylabel="seconds", xscale="log", yscale="log")
         axis.set_xticks(counts, [f"{count:,}" for count in counts])
         axis.xaxis.minorticks_off()
         _plain_ticks(axis.yaxis)

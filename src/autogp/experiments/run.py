@@ -199,18 +199,18 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, list]:
 
 
 class Pace:
-    """The time of one update, without what is done between updates."""
+    """The processor's time for one update, without what is done between updates."""
 
     def __init__(self):
         self.started: float | None = None
         self.seconds: list[float] = []
 
     def start(self, progress: Progress) -> None:
-        self.started = time.perf_counter()
+        self.started = time.process_time()
 
     def stop(self, progress: Progress) -> None:
         if self.started is not None:
-            self.seconds.append(time.perf_counter() - self.started)
+            self.seconds.append(time.process_time() - self.started)
 
     def median(self) -> float:
         return float(np.median(self.seconds)) if self.seconds else math.nan

@@ -84,7 +84,7 @@ def _table(records: list[Record]) -> str:
     published = [name for name in metrics if any(name in (record["published"] or {}) for record in records)]
     heads = [*axes, *(TITLES[name] for name in metrics), *(f"{TITLES[name]} in the paper" for name in published)]
     by_samples = any(record["samples"] and "update" in record["seconds"] for record in records)
-    heads += ["seeds", "epochs", "time", *(["time of an update"] if by_samples else [])]
+    heads += ["seeds", "epochs", "time", *(["CPU time of an update"] if by_samples else [])]
     lines = [heads, ["---"] * len(heads)]
     for _, group in sorted(groups.items(), key=lambda item: [(isinstance(part, str), part) for part in item[0]]):
         first = group[0]
