@@ -127,7 +127,8 @@ def figure_of_estimators(records: list[Record], path: Path) -> Path | None:
         title="noise of the gradient", xlabel="samples", ylabel="variance / length²", xscale="log", yscale="log"
     )
     axes[1].set(title=f"learning with {few} samples", xlabel="step", ylabel="SMSE", yscale="log")
-    axes[2].set(title="after the last step", xlabel="samples", ylabel="SMSE", xscale="log", ylim=(0, None))
+    highest = max(record["scores"]["smse"] for record in own)
+    axes[2].set(title="after the last step", xlabel="samples", ylabel="SMSE", xscale="log", ylim=(0, 1.1 * highest))
     for axis in (axes[0], axes[2]):
         axis.set_xticks(counts, [f"{count:,}" for count in counts])
         axis.xaxis.minorticks_off()
