@@ -21,8 +21,8 @@ def settings(objective: str = "elbo", **changes) -> Settings:
         "samples": 10,
         "learning_rate": 0.03,
         "natural_rates": (0.3, 0.05),
-        "loo_share": 0.4,
-        "loo_learning_rate": 0.01,
+        "held_share": 0.4,
+        "held_learning_rate": 0.01,
     }
     return Settings(objective, **(numbers | changes))
 

@@ -25,9 +25,10 @@ def test_bound_and_predictive_density_have_one_phase():
     ("epochs", "share", "expected"),
     [(10, 0.5, (5, 5)), (10, 0.2, (8, 2)), (2, 0.5, (1, 1)), (3, 0.01, (2, 1)), (3, 0.99, (1, 2))],
 )
-def test_leave_one_out_comes_last_and_each_phase_has_an_epoch(epochs, share, expected):
-    found = phases(Settings(objective="loo", max_epochs=epochs, loo_share=share))
-    assert found == [Phase("elbo", expected[0], hold=False), Phase("loo", expected[1], hold=True)]
+@pytest.mark.parametrize("objective", ["loo", "predictive"])
+def test_the_objective_comes_last_and_each_phase_has_an_epoch(objective, epochs, share, expected):
+    found = phases(Settings(objective=objective, max_epochs=epochs, held_share=share))
+    assert found == [Phase("elbo", expected[0], hold=False), Phase(objective, expected[1], hold=True)]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_one_epoch_is_too_few_for_two_phases():
         ({"time_budget": -1.0}, "time_budget must be positive or None"),
         ({"natural_rates": (0.1, 0.0)}, r"natural_rates must lie in \(0, 1\]"),
         ({"natural_rates": (1.1, 0.1)}, r"natural_rates must lie in \(0, 1\]"),
-        ({"loo_share": 1.0}, r"loo_share in \(0, 1\)"),
+        ({"held_share": 1.0}, r"held_share must lie in \(0, 1\), got 1.0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(change, text):
@@ -74,7 +75,7 @@ def test_settings_that_cannot_work_are_refused_by_name(change, text):
 
 
 def test_step_sizes_fall_from_start_to_end():
-    settings = Settings(learning_rate=0.1, loo_learning_rate=0.01, natural_rates=(0.4, 0.1))
+    settings = Settings(learning_rate=0.1, held_learning_rate=0.01, natural_rates=(0.4, 0.1))
     free, held = Phase("elbo", 5), Phase("loo", 5, hold=True)
     assert [settings.learning_rate_at(free, share) for share in (0, 0.5)] == pytest.approx([0.1, 0.05])
     assert settings.learning_rate_at(free, 1.0) == pytest.approx(0, abs=1e-15)
@@ -108,10 +109,10 @@ def test_holding_and_releasing_q_of_u_leave_predictions_unchanged(posterior, sha
     still = Settings(
         objective="loo",
         max_epochs=6,
-        loo_share=0.5,
+        held_share=0.5,
         batch_size=130,
         learning_rate=0.02,
-        loo_learning_rate=1e-300,  # so that holding alone could change anything
+        held_learning_rate=1e-300,  # so that holding alone could change anything
     )
     train(model, problem.source, still, callbacks=[look])
     assert [kinds[step] for step in (6, 7, 12)] == [type(model.posterior), HeldPosterior, HeldPosterior]
@@ -129,10 +130,10 @@ def test_what_is_learnt_while_q_of_u_is_held_survives_its_release(posterior):
     settings = Settings(
         objective="loo",
         max_epochs=8,
-        loo_share=0.5,
+        held_share=0.5,
         batch_size=130,
         learning_rate=0.02,
-        loo_learning_rate=0.02,
+        held_learning_rate=0.02,
     )
     look = [lambda progress: seen.append(model.predict(x).mean) if progress.epoch_end else None]
     history = train(model, problem.source, settings, callbacks=look)
@@ -146,7 +147,7 @@ def test_released_diagonals_are_what_was_scored():
     problem = Problem("softmax")
     model = problem.model(posterior=MixturePosterior(3, len(problem.z), diagonal=True))
     settings = Settings(
-        objective="loo", max_epochs=16, batch_size=65, learning_rate=0.05, loo_learning_rate=0.1, decay=False
+        objective="loo", max_epochs=16, batch_size=65, learning_rate=0.05, held_learning_rate=0.1, decay=False
     )
     history = train(model, problem.source, settings, validation=problem.test)
     assert held_out_score(model, problem.test) == pytest.approx(history.best_score, abs=1e-4)
@@ -171,7 +172,7 @@ def test_the_paper_trains_a_mixture_by_rmsprop_in_turns(monkeypatch):
 
 def test_the_papers_own_numbers():
     settings = Settings.paper()
-    assert (settings.learning_rate, settings.loo_learning_rate) == (0.003, 0.003)
+    assert (settings.learning_rate, settings.held_learning_rate) == (0.003, 0.003)
     assert (settings.batch_size, settings.samples, settings.loo_cycle) == (1000, 100, 100)
     assert lengths(objective="loo", max_epochs=settings.max_epochs, loo_cycle=100) == [("elbo", 100), ("loo", 100)]
 
@@ -200,7 +201,7 @@ def test_patience_counts_in_the_last_phase_only():
         loo_cycle=3,
         batch_size=260,
         learning_rate=1e-9,
-        loo_learning_rate=1e-9,
+        held_learning_rate=1e-9,
         patience=1,
     )
     history = train(problem.model(), problem.source, settings, validation=problem.test)
@@ -233,7 +234,7 @@ def test_leave_one_out_that_stays_infinite_says_so_instead_of_diverging(batch_si
         model.likelihood.log_variance.fill_(math.log(1e-3))
     model.inducing_inputs.data.fill_(50.0).add_(torch.arange(12.0)[:, None])
     settings = Settings(
-        objective="loo", max_epochs=4, batch_size=batch_size, learning_rate=1e-9, loo_learning_rate=1e-9
+        objective="loo", max_epochs=4, batch_size=batch_size, learning_rate=1e-9, held_learning_rate=1e-9
     )
     with pytest.raises(InfiniteLOOError, match=r"rows q\(f\) is too wide"):
         train(model, problem.source, settings)
@@ -243,6 +244,7 @@ def test_leave_one_out_that_stays_infinite_says_so_instead_of_diverging(batch_si
 def test_a_run_of_open_length_makes_at_least_thirty_epochs_and_a_thousand_steps():
     assert phases(Settings(), steps_per_epoch=60) == [Phase("elbo", 30)]
     assert phases(Settings(), steps_per_epoch=2) == [Phase("elbo", 500)]
+    assert phases(Settings(), steps_per_epoch=1) == [Phase("elbo", 300)]
 
 
 # -- borders ---------------------------------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ def test_a_run_of_open_length_makes_at_least_thirty_epochs_and_a_thousand_steps(
 @pytest.mark.parametrize("epochs", [10, 49, 98])  # 1 / 49 * 49 is below 1
 def test_phases_change_exactly_between_two_epochs(epochs):
     problem = Problem("logit")
-    settings = Settings(objective="loo", max_epochs=epochs, loo_share=1 - 1.2 / epochs, batch_size=87)
+    settings = Settings(objective="loo", max_epochs=epochs, held_share=1 - 1.2 / epochs, batch_size=87)
     expected = phases(settings)[0].epochs
     objectives = []
     stop = [lambda progress: objectives.append(progress.objective) or progress.step == 3 * expected + 2]
@@ -273,10 +275,10 @@ def test_a_step_too_far_at_the_end_of_a_phase_is_taken_back():
     settings = Settings(
         objective="loo",
         max_epochs=20,
-        loo_share=0.9,
+        held_share=0.9,
         batch_size=260,
         learning_rate=0.06,
-        loo_learning_rate=1e-9,
+        held_learning_rate=1e-9,
         decay=False,
     )
     history = train(model, problem.source, settings)  # at q = p the kernel has no slope: its second step goes beyond

@@ -28,8 +28,8 @@ QUICK = Settings(
     samples=5,
     learning_rate=0.02,
     natural_rates=(0.3, 0.1),
-    loo_share=0.5,
-    loo_learning_rate=0.02,
+    held_share=0.5,
+    held_learning_rate=0.02,
     decay=False,
     checkpoint_seconds=1e-9,
 )
@@ -508,7 +508,7 @@ def test_history_has_one_row_an_epoch_with_the_fields_it_promises():
 def test_the_best_state_is_left_behind_though_later_ones_were_worse(objective):
     problem = Problem("softmax")
     model = problem.model()
-    wild = replace(QUICK, objective=objective, learning_rate=0.5, loo_learning_rate=0.5, max_epochs=16)
+    wild = replace(QUICK, objective=objective, learning_rate=0.5, held_learning_rate=0.5, max_epochs=16)
     history = train(model, problem.source, wild, validation=problem.test)
     last_phase = [row for row in history.rows if row["objective"] == objective]
     assert history.best_score == max(row["score"] for row in last_phase)

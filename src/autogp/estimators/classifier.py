@@ -42,7 +42,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     scaling : {"auto", "standard", "global", "none"}
         Of the inputs: each column by its own deviation, all by one number (as suits pixels), or not at all.
     max_epochs : int or None
-        Passes over the data; None for 30, or more (up to 1,000) where they are short.
+        Passes over the data; None for 30, or more (up to 500) where they are short.
     batch_size : int or None
         Rows per training step; None for all up to 2,000, else 1,000.
     learning_rate : float

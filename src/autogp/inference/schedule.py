@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 __all__ = ["Phase", "Settings", "phases"]
 
 OBJECTIVES = ("elbo", "loo", "predictive")
-FEWEST_EPOCHS, FEWEST_STEPS = 30, 1000  # of a run whose length was left open
+HELD_SHARE = 0.75  # for leave-one-out
+# Of a run whose length was left open; steps that see all rows have no noise to average out.
+FEWEST_EPOCHS, FEWEST_STEPS, FEWEST_WHOLE_STEPS = 30, 1000, 300
 
 
 @dataclass(frozen=True)
@@ -25,23 +27,23 @@ class Settings:
     Kernel, inducing inputs and likelihood follow `objective`, the posterior always follows the evidence lower bound:
 
     - "elbo": both in the same step.
-    - "predictive": both in the same step.
-    - "loo": first as "elbo", then, for the last `loo_share` of the epochs, leave-one-out with q(u) held fixed.
+    - "loo": first as "elbo", then, for the last `held_share` of the epochs, leave-one-out with q(u) held fixed.
+    - "predictive": both in the same step, or with a `held_share` as "loo".
 
     >>> phases(Settings(objective="loo", max_epochs=20))
     [Phase(objective='elbo', epochs=5, hold=False), Phase(objective='loo', epochs=15, hold=True)]
     """
 
     objective: str = "elbo"
-    max_epochs: int | None = None  # without it 30, or on small data as many as make 1,000 steps
+    max_epochs: int | None = None  # without it 30, or on small data as many as make 1,000 steps, 300 of all rows
     batch_size: int = 1000
     samples: int = 10  # Monte Carlo samples per row, where a likelihood needs them
     optimiser: str = "natural"  # or "rmsprop": ordinary gradients on everything
     learning_rate: float = 0.05  # of kernel, inducing inputs and likelihood
     natural_rates: tuple[float, float] = (0.1, 0.01)  # of the natural gradients: at the start, at the end
-    loo_share: float = 0.75
+    held_share: float | None = None  # of the epochs; without it 0.75 for "loo", none for the others
     loo_cycle: int | None = None  # epochs of each phase, alternating; without it two phases
-    loo_learning_rate: float = 0.05  # where q(u) is held
+    held_learning_rate: float = 0.05  # where q(u) is held
     decay: bool = True  # the learning rate falls to 0 over each phase, along a cosine
     patience: int | None = None  # stop after so many epochs without a better score
     time_budget: float | None = None  # seconds; step sizes then fall with time, not with epochs
@@ -56,14 +58,16 @@ class Settings:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("batch_size", "samples", "learning_rate", "loo_learning_rate", "checkpoint_seconds"):
+        for name in ("batch_size", "samples", "learning_rate", "held_learning_rate", "checkpoint_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
         for name in ("max_epochs", "patience", "time_budget", "loo_cycle"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive or None, got {getattr(self, name)!r}")
-        if not all(0 < rate <= 1 for rate in self.natural_rates) or not 0 < self.loo_share < 1:
-            raise ValueError("natural_rates must lie in (0, 1] and loo_share in (0, 1)")
+        if not all(0 < rate <= 1 for rate in self.natural_rates):
+            raise ValueError(f"natural_rates must lie in (0, 1], got {self.natural_rates!r}")
+        if self.held_share is not None and not 0 < self.held_share < 1:
+            raise ValueError(f"held_share must lie in (0, 1), got {self.held_share!r}")
 
     @classmethod
     def paper(cls, **changes) -> "Settings":
@@ -75,7 +79,7 @@ class Settings:
             optimiser="rmsprop",
             samples=100,
             learning_rate=0.003,
-            loo_learning_rate=0.003,
+            held_learning_rate=0.003,
             loo_cycle=100,
             decay=False,
             max_epochs=200,
@@ -84,7 +88,7 @@ class Settings:
 
     def learning_rate_at(self, phase: Phase, progress: float) -> float:
         """At the share `progress` of the phase, from 0 to 1."""
-        start = self.loo_learning_rate if phase.hold else self.learning_rate
+        start = self.held_learning_rate if phase.hold else self.learning_rate
         return start * (0.5 * (1 + math.cos(math.pi * progress)) if self.decay else 1.0)
 
     def natural_rate_at(self, progress: float) -> float:
@@ -95,16 +99,18 @@ class Settings:
 
 def phases(settings: Settings, steps_per_epoch: int = 1) -> list[Phase]:
     """The phases of a run, which always ends with the objective that was asked for."""
-    epochs = settings.max_epochs or max(FEWEST_EPOCHS, math.ceil(FEWEST_STEPS / steps_per_epoch))
-    if settings.objective != "loo":
-        return [Phase(settings.objective, epochs)]
+    fewest = FEWEST_WHOLE_STEPS if steps_per_epoch == 1 else FEWEST_STEPS
+    epochs = settings.max_epochs or max(FEWEST_EPOCHS, math.ceil(fewest / steps_per_epoch))
+    objective, share = settings.objective, settings.held_share
+    if objective == "elbo" or (objective == "predictive" and share is None):
+        return [Phase(objective, epochs)]
     if epochs == 1:
-        raise ValueError("max_epochs must be at least 2 for objective='loo', which has two phases")
+        raise ValueError(f"max_epochs must be at least 2 for objective={objective!r}, which has two phases")
     if settings.loo_cycle is None:
-        last = min(epochs - 1, max(1, round(epochs * settings.loo_share)))
-        return [Phase("elbo", epochs - last), Phase("loo", last, hold=True)]
+        last = min(epochs - 1, max(1, round(epochs * (share or HELD_SHARE))))
+        return [Phase("elbo", epochs - last), Phase(objective, last, hold=True)]
     cycle = min(settings.loo_cycle, epochs // 2)
     turns = epochs // (2 * cycle)
-    found = [phase for _ in range(turns) for phase in (Phase("elbo", cycle), Phase("loo", cycle, hold=True))]
+    found = [phase for _ in range(turns) for phase in (Phase("elbo", cycle), Phase(objective, cycle, hold=True))]
     found[0] = Phase("elbo", epochs - (2 * turns - 1) * cycle)  # the start takes what the turns leave over
     return found
