@@ -87,11 +87,12 @@ def test_the_papers_start_has_separate_kernels_of_lengthscale_10_and_a_posterior
     torch.testing.assert_close(model.kernel.lengthscale, torch.full((10, 60), 10.0, dtype=torch.float64))
 
 
-def test_our_start_shares_kernel_and_inducing_inputs_and_learns_by_natural_gradients() -> None:
-    model = started("mnist", "ours")
+@pytest.mark.parametrize(("preset", "groups"), [("ours", 10), ("one kernel", 1)])
+def test_our_start_has_one_kernel_or_one_per_class_and_learns_by_natural_gradients(preset: str, groups: int) -> None:
+    model = started("mnist", preset)
     assert isinstance(model.posterior, GaussianPosterior)
-    assert model.inducing_inputs.shape == (1, 10, 60)
-    assert model.kernel.lengthscale.shape == (1, 60)
+    assert model.inducing_inputs.shape == (groups, 10, 60)
+    assert model.kernel.lengthscale.shape == (groups, 60)
     assert model.precision == torch.float32
 
 

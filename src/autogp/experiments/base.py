@@ -32,6 +32,7 @@ class Preset:
     variance: float = 1.0  # of the kernel
     lengthscale: float | None = None  # none: from the distances between rows
     samples: tuple[int | None, ...] = (None,)  # Monte Carlo samples to try; none: those of the settings
+    inducing: tuple[int, ...] | None = None  # in place of the experiment's
     likelihood: Callable[[], Likelihood] | None = None  # in place of the experiment's
     precision: torch.dtype | None = None  # of blocks of rows; none: float64 where there are few columns
     start: Callable[[SparseGP], None] | None = None  # what else is done to the model before its first step
@@ -88,7 +89,7 @@ class Experiment:
                     if name in self.presets
                     for samples in self.presets[name].samples
                     for kernel in self.kernels
-                    for inducing in self.inducing
+                    for inducing in self.presets[name].inducing or self.inducing
                     for objective in self.objectives
                 ),
                 *(

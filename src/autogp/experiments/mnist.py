@@ -5,6 +5,8 @@ from autogp.experiments.base import Experiment, Preset
 from autogp.inference import Settings
 from autogp.likelihoods import Softmax
 
+SETTINGS = Settings(max_epochs=30, held_share=0.75)
+
 EXPERIMENT = Experiment(
     name="mnist",
     title="MNIST",
@@ -14,12 +16,18 @@ EXPERIMENT = Experiment(
     objectives=("elbo", "loo", "predictive"),
     metrics=("error", "nlp", "calibration"),
     presets={
-        "ours": Preset(Settings(max_epochs=60), scaling="global", by_class=True, variance=20.0),
+        "ours": Preset(SETTINGS, "global", shared=False, by_class=True, variance=20.0, inducing=(10, 200)),
+        "one kernel": Preset(SETTINGS, "global", by_class=True, variance=20.0),
         "paper": Preset(Settings.paper(), shared=False, lengthscale=10.0),
     },
+    beside=("one kernel",),
     published={
         ("rbf", "loo", 200): {"error": 0.0171, "nlp": 0.063},
         ("rbf", "loo", 1000): {"error": 0.0155, "nlp": 0.061},
     },
     published_on="mnist",
+    note=(
+        "ours: a kernel and inducing inputs for each class, as in the paper; one kernel: the same for all classes, which "
+        "takes a tenth of the time. loo and predictive: a quarter of the epochs follow the bound, the rest hold q(u)."
+    ),
 )
