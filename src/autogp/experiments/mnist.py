@@ -27,7 +27,7 @@ EXPERIMENT = Experiment(
     },
     published_on="mnist",
     note=(
-        "ours: a kernel and inducing inputs for each class, as in the paper; one kernel: the same for all classes, which "
-        "takes a tenth of the time. loo and predictive: a quarter of the epochs follow the bound, the rest hold q(u)."
+        "ours: a kernel and inducing inputs for each class, as in the paper; one kernel: the same for all classes. loo "
+        "and predictive: a quarter of the epochs follow the bound, the rest hold q(u)."
     ),
 )
