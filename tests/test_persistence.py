@@ -847,3 +847,12 @@ def test_loading_takes_no_more_memory_than_twice_the_file(tmp_path):
             assert 0.9 * size < peak < 2 * size + 25e6, name  # LAPACK takes some memory of its own
         else:
             assert peak < 120e6, name
+
+
+def test_a_long_name_does_not_make_a_long_error(tmp_path):
+    content, tensors = victim()
+    content["modules"]["a" * 5000] = {"type": "Unknown", "arguments": {}}
+    (tmp_path / "file").write_bytes(forge(content, tensors))
+    with pytest.raises(StorageError, match="cannot be loaded: aaa") as refusal:
+        load(tmp_path / "file")
+    assert len(str(refusal.value)) < 1000

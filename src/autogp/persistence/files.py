@@ -86,7 +86,7 @@ def load(path: str | Path, types: Sequence[type] = ()) -> Saved:
             case _:
                 raise ValueError("it lacks a description of its modules")
     except _UnknownTypeError as error:
-        raise StorageError(f"{path} cannot be loaded: {error}") from error
+        raise StorageError(f"{path} cannot be loaded: {_brief(error)}") from error
     except Exception as error:  # whatever a hostile description makes fail, there is one answer
         raise StorageError(f"{path} holds no sound model: {_brief(error)}; save it again", damaged=True) from error
     return Saved(modules, description, own)
