@@ -184,8 +184,9 @@ class GPRegressor(RegressorMixin, GPEstimator):
                     values = likelihood.quantiles(*parts, levels).double()  # [R, B, P]
                     values = values if scaler is None else scaler.inverse_mean(values)
                     below[block] = np.moveaxis(values.cpu().numpy(), 0, -1)
-        found = [mean, np.sqrt(variance), below] if return_std else [mean if levels is None else below]
-        found = [values[:, 0] if self._single else values for values in found[: 2 if levels is None else 3]]
+        found = [mean, np.sqrt(variance)] if return_std else [] if levels is not None else [mean]
+        found += [] if levels is None else [below]
+        found = [values[:, 0] if self._single else values for values in found]
         return tuple(found) if return_std else found[0]
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:

@@ -181,7 +181,7 @@ def _progress(history: History, rows: int, max_iterations: int, time_budget: flo
         total_steps=max_iterations,
         epoch=epoch,
         epoch_end=True,
-        objective="elbo",
+        objective=last["objective"],
         value=last["value"],
         score=last["score"],
         rows_per_second=rows * epoch / max(seconds, 1e-9),
