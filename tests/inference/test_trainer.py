@@ -517,6 +517,16 @@ def test_the_best_state_is_left_behind_though_later_ones_were_worse(objective):
     assert held_out_score(model, problem.test) == pytest.approx(history.best_score, abs=1e-5)
 
 
+def test_the_state_that_is_kept_is_the_one_that_was_scored_where_a_step_sees_all_rows():
+    problem = Problem("gaussian")
+    model = problem.model(dtype=torch.float64)
+    wild = replace(QUICK, learning_rate=0.5, batch_size=1000, max_epochs=16)
+    history = train(model, problem.source, wild)
+    x, y = problem.source.rows(np.arange(len(problem.source)))
+    found = elbo(model, torch.from_numpy(x), torch.from_numpy(y)).item() / len(x)
+    assert found == pytest.approx(history.best_score, rel=1e-6)
+
+
 def test_without_validation_rows_the_score_is_the_objective_over_the_epochs_own_batches():
     problem = Problem("gaussian")
     model = problem.model(dtype=torch.float64)

@@ -190,15 +190,15 @@ class _Run:
         except FAILURES as error:
             self._skip(error)
             return
+        if self.validation is None:  # before the likelihood moves on
+            score = training_score(self.model, batch, result, settings, self.generator)
+            state.epoch_score += score / self.feed.total_weight
         optimiser.step()
         if state.untried is not None:
             state.good, state.untried = state.untried, None
         state.skipped_in_a_row = 0
         state.epoch_steps += 1
         state.epoch_value += result.value.item() / self.feed.total_weight
-        if self.validation is None:
-            score = training_score(self.model, batch, result, settings, self.generator)
-            state.epoch_score += score / self.feed.total_weight
 
     def _skip(self, error: Exception) -> None:
         state = self.state
@@ -242,11 +242,14 @@ class _Run:
         state.epoch_value = state.epoch_score = 0.0
         state.epoch_steps = 0
         state.untried = snapshot
+        # A batch is scored before its step: where it is the whole epoch, the score is of the epoch before.
+        before = self.validation is None and self.batches.steps_per_epoch == 1 and epoch > 1
+        scored, scored_epoch = (state.good, epoch - 1) if before else (snapshot, epoch)
         # Scores are compared within the last phase: what the others are for is only seen at its end.
         last = phase is self.phases[-1] or state.step >= self.total_steps
         if score > history.best_score or not (last or math.isnan(score)):
             history.best_score = score if last else -math.inf
-            history.best_epoch, state.best = epoch, snapshot
+            history.best_epoch, state.best = scored_epoch, scored
         if last and self.settings.patience is not None and epoch - history.best_epoch >= self.settings.patience:
             return "no better score"
         return ""
