@@ -184,18 +184,16 @@ class GaussianPosterior(nn.Module):
         weights = torch.as_tensor(weights, dtype=basis.dtype, device=basis.device)
         curvature = (-2 * beta.mT.contiguous()).clamp_min_(0) * weights  # [Q, B]
         slope = alpha.mT * weights + curvature * mean.mT
+        weighted = basis * curvature[:, None]  # [Q, M, B]
+        basis = basis.expand_as(weighted)
         self.precision.mul_(1 - rate).diagonal(dim1=-2, dim2=-1).add_(rate)
-        self.shift.mul_(1 - rate)
-        for q, precision in enumerate(self.precision):  # one latent at a time: its block stays in the cache
-            block = basis[q % len(basis)]
-            weighted = block * curvature[q]
-            for start, stop in row_blocks(len(precision)):  # the product is symmetric: its lower half is enough
-                rows = torch.mm(weighted[start:stop], block[:stop].mT)
-                corner = rows[:, start:]
-                corner.copy_(corner.tril() + corner.tril(-1).mT)  # symmetric to the last bit
-                precision[start:stop, :stop].add_(rows, alpha=rate)
-                precision[:start, start:stop] = precision[start:stop, :start].mT
-            self.shift[q].add_(block @ slope[q], alpha=rate)
+        for start, stop in row_blocks(basis.shape[1]):  # the product is symmetric: its lower half is enough
+            rows = torch.bmm(weighted[:, start:stop], basis[:, :stop].mT)
+            corner = rows[..., start:]
+            corner.copy_(corner.tril() + corner.tril(-1).mT)  # symmetric to the last bit
+            self.precision[:, start:stop, :stop].add_(rows, alpha=rate)
+            self.precision[:, :start, start:stop] = self.precision[:, start:stop, :start].mT
+        self.shift.mul_(1 - rate).add_(torch.bmm(basis, slope[..., None]).squeeze(-1), alpha=rate)
 
 
 class MixturePosterior(nn.Module):
@@ -274,14 +272,8 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, basis: Tensor, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-        components, latents = covariance.shape[:2]
-        products = basis.new_empty(components, latents, *basis.shape[1:])
-        value = basis.new_empty(components, latents, basis.shape[-1])
-        for k in range(components):
-            for q in range(latents):  # one latent at a time: its block stays in the cache
-                block = basis[q % len(basis)]
-                torch.mm(covariance[k, q].to(block.dtype), block, out=products[k, q])
-                torch.sum(products[k, q] * block, 0, out=value[k, q])
+        products = (covariance.to(basis.dtype) @ basis.expand(covariance.shape[1], -1, -1)).contiguous()
+        value = (products * basis).sum(-2)
         ctx.save_for_backward(products, mean)
         ctx.groups = len(basis)
         return _weigh(mean, basis), value.clamp_min_(0)
