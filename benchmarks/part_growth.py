@@ -23,7 +23,7 @@ SIZES = {
         "rounds": 1,
         "files": [1000, 2000],
     },
-    "quick": {"base": BASE, "grow": NAMES, "doublings": 2, "rounds": 3, "files": [62_500, 125_000, 250_000]},
+    "quick": {"base": BASE, "grow": ["rows", "inducing"], "doublings": 2, "rounds": 2, "files": [62_500, 125_000]},
     "full": {"base": BASE, "grow": NAMES, "doublings": 4, "rounds": 8, "files": [62_500 * 2**i for i in range(5)]},
 }
 FILE_INPUTS = 20

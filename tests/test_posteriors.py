@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from autogp import GaussianPosterior, MixturePosterior
-from autogp.posteriors import DenseMoments, DiagonalMoments, HeldPosterior, Moments, RootMoments, squared_norms
+from autogp.moments import DenseMoments, DiagonalMoments, Moments, RootMoments, squared_norms
+from autogp.posteriors import HeldPosterior
 
 LATENTS, INDUCING, ROWS = 3, 5, 7
 
@@ -153,6 +154,38 @@ def test_projection_is_the_mean_and_variance_of_a_linear_map(name, groups):
     torch.testing.assert_close(mean, torch.einsum("qmb,kqm->kqb", wide, whitened(moments)), rtol=1e-9, atol=1e-10)
     expected = torch.einsum("qmb,kqmn,qnb->kqb", wide, moments.covariance(), wide)
     torch.testing.assert_close(variance, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("groups", [1, LATENTS])
+def test_factored_moments_are_the_dense_ones(groups):
+    posterior = gaussian()
+    dense, factored = posterior.moments(prior()[1]), posterior.factored(torch.float64)
+    found = []
+    for moments in (dense, factored):
+        basis = randn(groups, INDUCING, ROWS, seed=3).requires_grad_()
+        mean, variance = moments.project(basis)
+        (mean.square().sum() + variance.exp().sum()).backward()
+        found.append((moments.mean, moments.log_det, moments.covariance(), mean, variance, basis.grad))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-10)
+
+
+def test_the_trace_of_factored_moments_is_exact_for_diagonals_and_near_for_the_rest():
+    posterior = GaussianPosterior(2, 300)
+    posterior.precision.mul_(torch.linspace(1, 5, 300, dtype=torch.float64))
+    posterior.shift.fill_(0.1)
+    exact = posterior.moments(prior()[1]).kl()
+    torch.testing.assert_close(posterior.factored(torch.float64).kl(), exact, rtol=1e-12, atol=0)
+    noise = randn(2, 300, 100)
+    posterior.precision.add_(noise @ noise.mT)
+    exact = posterior.moments(prior()[1]).kl()
+    torch.testing.assert_close(posterior.factored(torch.float64).kl(), exact, rtol=0.01, atol=0)
+
+
+def test_factored_moments_of_a_precision_that_is_none_are_not_a_number():
+    posterior = gaussian()
+    posterior.precision[1].neg_()
+    moments = posterior.factored(torch.float64)
+    assert moments.mean.isnan().any(-1).tolist() == [[False, True, False]]
 
 
 @pytest.mark.parametrize("name", POSTERIORS)

@@ -10,7 +10,8 @@ from autogp.kernels import Kernel
 from autogp.kernels.base import check_points
 from autogp.likelihoods import Likelihood, Prediction
 from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky, safe_factor_and_inverse, whiten
-from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior, Moments, squared_norms
+from autogp.moments import Moments, squared_norms
+from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior
 
 __all__ = ["Joint", "Marginals", "Prepared", "SparseGP", "condition"]
 
@@ -98,11 +99,11 @@ class SparseGP(nn.Module):
         """Of the rows that the model was built for: float32, or float64 where the inducing inputs came in float64."""
         return torch.float64 if self.jitter < FIRST_JITTER[torch.float32] else torch.float32
 
-    def prepare(self) -> Prepared:
-        """Factors of the prior and moments of the posterior, in float64."""
+    def prepare(self, moments: Moments | None = None) -> Prepared:
+        """Factors of the prior and moments of the posterior, in float64; the latter may be at hand in another form."""
         gram = self.kernel.gram(self.inducing_inputs, self.inducing_inputs)
         factor, inverse = self._prior_factor(gram)
-        moments = self.posterior.moments(inverse)
+        moments = moments or self.posterior.moments(inverse)
         if moments.mean.shape[1:] != (self.likelihood.num_latents, factor.shape[-1]):
             raise ValueError(
                 f"the posterior is over {moments.mean.shape[1]} latent functions at {moments.mean.shape[2]} inducing "

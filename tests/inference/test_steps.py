@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from autogp import MixturePosterior, SparseGP, elbo, loo, predictive
+from autogp.inference import steps
 from autogp.inference.steps import Batch, NonFiniteError, draw, gradient_step, natural_step
 from autogp.kernels import RBF, Matern52
 from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, Network, Poisson, Softmax, StudentT
@@ -126,6 +127,17 @@ def test_natural_step_moves_q_by_the_bound_whatever_the_objective(name, objectiv
     natural_step(model, batch, objective, 0.3, 30, generator())
     torch.testing.assert_close(model.posterior.precision, expected.precision, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(model.posterior.shift, expected.shift, rtol=1e-10, atol=1e-10)
+
+
+@SHARED
+def test_steps_of_large_models_are_those_of_small_ones(shared, monkeypatch):
+    results = []
+    for large in (1000, 1):
+        monkeypatch.setattr(steps, "LARGE", large)
+        model, x, y = problem("bernoulli", shared)
+        natural_step(model, batch_of(model, x, y), "elbo", 0.3, 1, generator())
+        results.append([model.posterior.precision, model.posterior.shift, *(part.grad for part in others(model))])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-10)
 
 
 def test_rows_count_by_their_weights():

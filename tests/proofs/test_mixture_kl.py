@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 
 from autogp import MixturePosterior
-from autogp.posteriors import HeldPosterior, Moments
+from autogp.moments import Moments
+from autogp.posteriors import HeldPosterior
 
 SAMPLES = 40_000
 

@@ -17,8 +17,9 @@ from autogp.inference.state import History
 from autogp.inference.steps import FAILURES, Batch
 from autogp.likelihoods import Gaussian
 from autogp.model import Marginals, Prepared, SparseGP, condition
+from autogp.moments import Moments, squared_norms
 from autogp.objectives import expected_log_prob, sparse_leave_one_out
-from autogp.posteriors import GaussianPosterior, Moments, squared_norms
+from autogp.posteriors import GaussianPosterior
 
 __all__ = ["collapsed_bound", "collapsed_leave_one_out", "train_exact"]
 

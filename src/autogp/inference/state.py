@@ -10,7 +10,8 @@ from torch import Tensor
 from autogp.inference.checkpoint import Checkpoint
 from autogp.inference.schedule import Settings
 from autogp.model import SparseGP
-from autogp.posteriors import GaussianPosterior, HeldMoments, HeldPosterior
+from autogp.moments import HeldMoments
+from autogp.posteriors import GaussianPosterior, HeldPosterior
 
 __all__ = ["History", "RunState"]
 

@@ -10,7 +10,7 @@ from autogp.likelihoods import InfiniteLOOError
 from autogp.linalg import NotPositiveDefiniteError
 from autogp.model import Marginals, SparseGP, condition
 from autogp.objectives import expected_log_prob, leave_one_out, log_predictive
-from autogp.posteriors import GaussianPosterior
+from autogp.posteriors import LARGE, GaussianPosterior
 
 __all__ = ["FAILURES", "OBJECTIVES", "Batch", "NonFiniteError", "StepResult", "draw", "gradient_step", "natural_step"]
 
@@ -56,7 +56,8 @@ def natural_step(
     posterior, likelihood = model.posterior, model.likelihood
     if not isinstance(posterior, GaussianPosterior):
         raise TypeError(f"natural gradients need a GaussianPosterior, got {type(posterior).__name__}")
-    prepared = model.prepare()
+    large = posterior.precision.shape[-1] >= LARGE
+    prepared = model.prepare(posterior.factored(batch.x.dtype) if large else None)
     basis, prior_variance = model.basis(batch.x, prepared)
     marginals = condition(basis, prior_variance, prepared.moments)
     noise = draw(likelihood.sampled & {"elbo", objective}, marginals, samples, generator)

@@ -1,0 +1,231 @@
+"""What a step or a prediction asks of an approximate posterior over the whitened inducing values v = L^-1 u."""
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = [
+    "DenseMoments",
+    "DiagonalMoments",
+    "FactoredMoments",
+    "HeldMoments",
+    "Moments",
+    "RootMoments",
+    "log_determinant",
+    "squared_norms",
+]
+
+
+@dataclass(frozen=True)
+class Moments(ABC):
+    """A mixture of K Gaussians over v, independent between the Q latents: sum_k pi_k prod_q N(mean_kq, S_kq)."""
+
+    log_weights: Tensor  # [K]
+    mean: Tensor  # [K, Q, M]
+    log_det: Tensor  # log |S|, [K, Q]
+
+    @abstractmethod
+    def covariance(self) -> Tensor:
+        """S, [K, Q, M, M]."""
+
+    @abstractmethod
+    def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        """A' mean and diag(A' S A), both [K, Q, B], for a basis A [G, M, B] with G = 1 or Q."""
+
+    def kl(self) -> Tensor:
+        """KL(q || N(0, I)): exact for one component, else the smaller of two upper bounds.
+
+        The first is convexity's, sum_k pi_k KL(q_k || p). The second is the paper's: Jensen's inequality on the
+        entropy and the exact cross entropy.
+        """
+        weights = self.log_weights.exp()
+        size = self.mean.shape[-1]
+        # E_k[-2 log p(v)] without its constant, [K, Q]
+        cross = self._trace() + self.mean.square().sum(-1)
+        convexity = 0.5 * (weights * (cross - size - self.log_det).sum(-1)).sum()
+        if len(weights) == 1:
+            return convexity
+        cross_entropy = 0.5 * (weights * (cross + size * math.log(2 * math.pi)).sum(-1)).sum()
+        overlap = torch.logsumexp(self.log_weights + self._log_overlaps(), -1)  # [K]
+        return torch.minimum(convexity, (weights * overlap).sum() + cross_entropy)
+
+    def _trace(self) -> Tensor:
+        """tr S, [K, Q]."""
+        return torch.diagonal(self.covariance(), dim1=-2, dim2=-1).sum(-1)
+
+    def _log_overlaps(self) -> Tensor:
+        """log N(m_k; m_l, S_k + S_l), summed over the latents, [K, K]."""
+        difference = self.mean[:, None] - self.mean[None]  # [K, K, Q, M]
+        covariance = self.covariance()
+        factor = torch.linalg.cholesky(covariance[:, None] + covariance[None])
+        solved = torch.linalg.solve_triangular(factor, difference[..., None], upper=False)
+        mahalanobis = solved.square().sum((-2, -1))
+        return -0.5 * (mahalanobis + log_determinant(factor) + difference.shape[-1] * math.log(2 * math.pi)).sum(-1)
+
+
+@dataclass(frozen=True)
+class RootMoments(Moments):
+    """Covariances by a root R, S = R R', for gradients with respect to R."""
+
+    root: Tensor  # [K, Q, M, M]
+
+    def covariance(self) -> Tensor:
+        return self.root @ self.root.mT
+
+    def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        return _weigh(self.mean, basis), _apply(self.root.mT.to(basis.dtype), basis).square().sum(-2)
+
+    def _trace(self) -> Tensor:
+        return self.root.square().sum((-2, -1))
+
+
+@dataclass(frozen=True)
+class DiagonalMoments(Moments):
+    """Diagonal covariances."""
+
+    variance: Tensor  # [K, Q, M]
+
+    def covariance(self) -> Tensor:
+        return torch.diag_embed(self.variance)
+
+    def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        return _weigh(self.mean, basis), _weigh(self.variance, basis.square())
+
+    def _log_overlaps(self) -> Tensor:
+        difference = self.mean[:, None] - self.mean[None]
+        total = self.variance[:, None] + self.variance[None]
+        return -0.5 * (difference.square() / total + (2 * math.pi * total).log()).sum((-2, -1))
+
+
+@dataclass(frozen=True)
+class DenseMoments(Moments):
+    """Covariances as they are, constants: gradients flow to the basis alone, and S A is computed once for both ways."""
+
+    dense: Tensor  # S, [K, Q, M, M]
+
+    def covariance(self) -> Tensor:
+        return self.dense
+
+    def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        expanded = basis.detach().expand(self.dense.shape[1], -1, -1)
+        return _Projection.apply(basis, self.mean.to(basis.dtype), self.dense.to(basis.dtype) @ expanded)
+
+
+@dataclass(frozen=True)
+class FactoredMoments(Moments):
+    """Covariances by the factors C of their inverses, S = (C C')^-1, constants, for a step with many inducing inputs.
+
+    Two triangular solves in the precision of A for each batch of rows, instead of an inverse in float64. The trace of S
+    is estimated, as the rest of the bound is: as the mean of s' S s over vectors s of random signs.
+    """
+
+    factor: Tensor  # C, [K, Q, M, M], in the precision of A
+    trace: Tensor  # [K, Q]
+
+    def covariance(self) -> Tensor:
+        return torch.cholesky_inverse(self.factor)
+
+    def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        rows = basis.detach().mT  # solving from the right is twice as fast as from the left
+        products = basis.new_empty(*self.factor.shape[:2], *basis.shape[1:])
+        for k, q in itertools.product(*map(range, self.factor.shape[:2])):
+            half = torch.linalg.solve_triangular(self.factor[k, q].mT, rows[q % len(rows)], upper=True, left=False)
+            products[k, q] = torch.linalg.solve_triangular(self.factor[k, q], half, upper=False, left=False).mT
+        return _Projection.apply(basis, self.mean.to(basis.dtype), products)
+
+    def _trace(self) -> Tensor:
+        return self.trace
+
+
+@dataclass(frozen=True)
+class HeldMoments(DenseMoments):
+    """q(u) = N(m_u, S_u) held fixed: q(v) follows through v = L^-1 u. The fields are those of u."""
+
+    prior_inverse: Tensor  # L^-1, [G, M, M]
+
+    def covariance(self) -> Tensor:
+        return self.prior_inverse @ self.dense @ self.prior_inverse.mT
+
+    def whitened_mean(self) -> Tensor:  # L^-1 m_u, [K, Q, M]
+        return (self.prior_inverse @ self.mean[..., None]).squeeze(-1)
+
+    def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        return super().project(self.prior_inverse.mT.to(basis.dtype) @ basis)  # Kzz^-1 Kzx
+
+    def kl(self) -> Tensor:
+        log_det = self.log_det + log_determinant(self.prior_inverse)
+        return DenseMoments(self.log_weights, self.whitened_mean(), log_det, self.covariance()).kl()
+
+
+class _Projection(torch.autograd.Function):
+    """A' m and diag(A' S A), both [K, Q, B], for constants m and S: S A serves the value and its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, basis: Tensor, mean: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
+        value = (products * basis).sum(-2)
+        ctx.save_for_backward(products, mean)
+        ctx.groups = len(basis)
+        return _weigh(mean, basis), value.clamp_min_(0)
+
+    @staticmethod
+    @once_differentiable  # S A is a constant to autograd: a second derivative would be wrong in silence
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, None, None]:
+        products, mean = ctx.saved_tensors
+        slope, weights = (part.contiguous() for part in grad_outputs)  # [K, Q, B]
+        weights = 2 * weights
+        if ctx.groups == 1:
+            gradient = (mean.flatten(0, 1).mT @ slope.flatten(0, 1))[None]
+        else:
+            gradient = torch.zeros_like(products[0])
+            for k in range(len(products)):
+                gradient.addcmul_(mean[k][..., None], slope[k][:, None])
+        for k in range(len(products)):
+            for q, product in enumerate(products[k]):
+                gradient[q % ctx.groups].addcmul_(product, weights[k, q])
+        return gradient, None, None
+
+
+def squared_norms(basis: Tensor) -> Tensor:
+    """Of the columns of A [G, M, B]: [G, B]."""
+    return _SquaredNorms.apply(basis)
+
+
+class _SquaredNorms(torch.autograd.Function):
+    """sum_m A_mb^2; as autograd has it, with fewer passes over A."""
+
+    @staticmethod
+    def forward(ctx: Any, basis: Tensor) -> Tensor:
+        ctx.save_for_backward(basis)
+        return torch.stack([block.square().sum(-2) for block in basis])
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> Tensor:
+        (basis,) = ctx.saved_tensors
+        return basis * (2 * grad_outputs[0].contiguous()[..., None, :])
+
+
+def log_determinant(factor: Tensor) -> Tensor:
+    """log |C C'| of triangular factors."""
+    return 2 * torch.diagonal(factor, dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _apply(matrix: Tensor, basis: Tensor) -> Tensor:
+    """matrix [K, Q, R, M] times basis [G, M, B]: [K, Q, R, B], as one product where the basis is shared."""
+    if basis.shape[0] == 1:
+        return (matrix.flatten(0, 2) @ basis[0]).unflatten(0, matrix.shape[:3])
+    return matrix @ basis
+
+
+def _weigh(weights: Tensor, basis: Tensor) -> Tensor:
+    """A' w [K, Q, B] for w [K, Q, M]."""
+    return _apply(weights[..., None, :].to(basis.dtype), basis).squeeze(-2)
