@@ -14,9 +14,13 @@ EXPERIMENT = Experiment(
     objectives=("elbo", "loo", "predictive"),
     metrics=("error", "nlp", "calibration"),
     presets={
-        "ours": Preset(Settings(max_epochs=60), scaling="global", by_class=True, variance=5.0),
+        "ours": Preset(Settings(max_epochs=60, held_share=0.75), "global", shared=False, by_class=True, variance=5.0),
         "paper": Preset(Settings.paper(), shared=False, lengthscale=10.0),
     },
     published={("rbf", "loo", 200): {"error": 0.4495, "nlp": 1.333}},
     published_on="cifar10",
+    note=(
+        "A kernel and inducing inputs for each class, as in the paper. loo and predictive: a quarter of the epochs "
+        "follow the bound, the rest hold q(u)."
+    ),
 )

@@ -24,6 +24,7 @@ EXPERIMENT = Experiment(
     name="digits",
     title="Handwritten digits of scikit-learn, 8 x 8 pixels",
     load=load,
+    data={"": range(3)},
     likelihood=lambda: Softmax(10),
     inducing=(10, 50, 150),
     objectives=("elbo", "loo", "predictive"),
