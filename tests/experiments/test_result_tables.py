@@ -86,6 +86,11 @@ def test_objectives_stand_side_by_side_where_there_are_several_data_sets(tmp_pat
         "| --- | --- | --- | --- | --- | --- | --- |",
         "| a | rbf | 10.00 % | 10.00 % | 0.5000 | **0.3000** | 1 |",
         "| b | rbf | 10.00 % | 10.00 % | **0.2000** | 0.4000 | 1 |",
+        "| experiment | kernel | preset | inducing inputs | NLP, elbo | NLP, loo | error, elbo | error, loo "
+        "| calibration error, elbo | calibration error, loo | seeds |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| mnist a | rbf | ours | 200 | 0.5000 | **0.3000** | 10.00 % | 10.00 % |  |  | 1 |",
+        "| mnist b | rbf | ours | 200 | **0.2000** | 0.4000 | 10.00 % | 10.00 % |  |  | 1 |",
     ]
 
 

@@ -8,7 +8,14 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from autogp.data import ArraySource, InputScaler, summarise
-from autogp.inference.start import KERNELS, SAMPLE_ROWS, start_inducing_inputs, start_kernel, start_nodes
+from autogp.inference.start import (
+    KERNELS,
+    SAMPLE_ROWS,
+    start_class_inducing_inputs,
+    start_inducing_inputs,
+    start_kernel,
+    start_nodes,
+)
 from autogp.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Matern52
 from autogp.likelihoods import Gaussian, Network
 from autogp.model import SparseGP
@@ -138,6 +145,25 @@ def test_no_more_than_twenty_thousand_rows_are_read(length):
     source = CountingSource(length)
     start_kernel("rbf", source)
     assert source.read <= 20_000
+
+
+def test_half_of_a_classs_own_inducing_inputs_are_of_the_class():
+    """Classes of 40, 3 and 40 rows around 0, 10 and 20."""
+    labels = np.repeat([0, 1, 2], [40, 3, 40])
+    x = 10.0 * labels + np.random.default_rng(0).uniform(-1, 1, len(labels))
+    z = start_class_inducing_inputs(ArraySource(x[:, None], labels), 12)
+    found = [[int((z[own] / 10).round().eq(label).sum()) for label in range(3)] for own in range(3)]
+    assert found == [[6, 3, 3], [5, 3, 4], [3, 3, 6]]
+
+
+def test_classes_have_all_distinct_rows_where_there_are_too_few():
+    z = start_class_inducing_inputs(ArraySource(np.eye(6)[[0, 1, 2, 3, 4, 5, 5]], np.array([0, 0, 0, 0, 0, 1, 1])), 10)
+    assert z.shape == (2, 6, 6)
+
+
+def test_a_class_needs_an_inducing_input_of_its_own_and_one_of_the_others():
+    with pytest.raises(ValueError, match="num_inducing must be at least 2"):
+        start_class_inducing_inputs(ArraySource(np.eye(3), np.arange(3)), 1)
 
 
 def test_fewer_than_one_inducing_input_is_refused():

@@ -20,6 +20,7 @@ from autogp.inference import (
     Progress,
     Settings,
     progress_display,
+    start_class_inducing_inputs,
     start_inducing_inputs,
     start_kernel,
     train,
@@ -173,11 +174,14 @@ def start_model(run: Run, source: Source, scaler: InputScaler) -> SparseGP:
     else:
         kernel = _kernel(run.kernel, groups, columns, preset.lengthscale, preset.variance)
     dtype = preset.precision or (torch.float64 if columns <= FEW_COLUMNS else torch.float32)
-    z = start_inducing_inputs(source, run.inducing, scaler, run.seed, preset.by_class, dtype)
+    if preset.by_class and not preset.shared:
+        z = start_class_inducing_inputs(source, run.inducing, scaler, run.seed, dtype)
+    else:
+        z = start_inducing_inputs(source, run.inducing, scaler, run.seed, preset.by_class, dtype).expand(groups, -1, -1)
     posterior = None
     if preset.settings.optimiser != "natural":
-        posterior = MixturePosterior(likelihood.num_latents, len(z))
-    model = SparseGP(kernel, likelihood, z if preset.shared else z.expand(groups, *z.shape), posterior)
+        posterior = MixturePosterior(likelihood.num_latents, z.shape[1])
+    model = SparseGP(kernel, likelihood, z, posterior)
     if preset.start is not None:
         preset.start(model)
     return model

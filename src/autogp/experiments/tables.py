@@ -1,7 +1,9 @@
 """Tables and figures of results, from the files of the runs and nothing else."""
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from autogp.experiments.record import read_records
 
 __all__ = ["make_tables", "shown"]
 
-AXES = {  # what may be varied: how a record tells it
+AXES: dict[str, Callable[[Record], Any]] = {  # what may be varied: how a record tells it
     "data": lambda record: record["data"]["set"],
     "kernel": lambda record: record["kernel"],
     "preset": lambda record: record["preset"],
@@ -34,6 +36,8 @@ NLP is the mean of -log p(y) of a test row, in nats; SMSE the squared error over
 after ± are standard errors over the seeds. Times are of training alone.
 """
 
+COMPARED = "All that was learnt by more than one objective; docs/leave-one-out.md says what follows from it."
+
 
 def make_tables(folder: str | Path) -> Path:
     """Writes README.md with a table for each experiment, and its figures, into the folder of the results."""
@@ -46,11 +50,19 @@ def make_tables(folder: str | Path) -> Path:
         title, notes = records[0]["title"], dict.fromkeys(record.get("note") for record in records)
         parts.append(f"## {title}\n\n`autogp reproduce {name}`\n\n{_sizes(records)}\n")
         parts += [f"{note}\n" for note in notes if note]
-        parts.append(_by_objective(records) or _table(records))
+        several = len({record["data"]["set"] for record in records}) > 1
+        metrics = [metric for metric in records[0]["metrics"] if metric != "smse"]
+        by_objective = _by_objective(records, {axis: AXES[axis] for axis in ("data", "kernel")}, metrics)
+        parts.append(by_objective if several and by_objective else _table(records))
         for figure in (figure_by_inducing, figure_by_epoch, figure_of_estimators):
             path = figure(records, folder / name)
             if path is not None:
                 parts.append(f"![{title}]({path.name})\n")
+    everything = [record for records in experiments.values() for record in records]
+    axes = {"experiment": lambda record: f"{record['experiment']} {record['data']['set']}".strip()}
+    axes |= {axis: AXES[axis] for axis in ("kernel", "preset", "inducing inputs")}
+    compared = _by_objective(everything, axes, ("nlp", "error", "calibration"))
+    parts += [f"## Which objective\n\n{COMPARED}\n\n{compared}"] if compared else []
     readme = folder / "README.md"
     readme.write_text("\n".join(parts))
     return readme
@@ -102,31 +114,27 @@ def _table(records: list[Record]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _by_objective(records: list[Record]) -> str:
-    """Where several data sets are learnt by several objectives: these side by side, the best NLP in bold."""
-    sets = list(dict.fromkeys(record["data"]["set"] for record in records))
+def _by_objective(records: list[Record], axes: Mapping[str, Callable[[Record], Any]], metrics: Sequence[str]) -> str:
+    """The objectives side by side, the best NLP in bold, for what was learnt by several."""
     objectives = [name for name in COLOURS if any(record["objective"] == name for record in records)]
-    if len(sets) < 2 or len(objectives) < 2:
+    groups: dict[tuple, dict[str, list[Record]]] = defaultdict(lambda: {name: [] for name in objectives})
+    for record in records:
+        if record["objective"]:
+            groups[tuple(tell(record) for tell in axes.values())][record["objective"]].append(record)
+    groups = {key: own for key, own in sorted(groups.items()) if sum(map(bool, own.values())) > 1}
+    if not groups:
         return ""
-    metrics = [name for name in records[0]["metrics"] if name != "smse"]
-    heads = ["data", "kernel", *(f"{TITLES[metric]}, {name}" for metric in metrics for name in objectives), "seeds"]
+    heads = [*axes, *(f"{TITLES[metric]}, {name}" for metric in metrics for name in objectives), "seeds"]
     lines = [heads, ["---"] * len(heads)]
-    for data in sets:
-        for kernel in dict.fromkeys(record["kernel"] for record in records):
-            own = {
-                name: [r for r in records if (r["data"]["set"], r["kernel"], r["objective"]) == (data, kernel, name)]
-                for name in objectives
-            }
-            known = {name: group for name, group in own.items() if group}
-            if not known:
-                continue
-            best = min(known, key=lambda name: np.mean([record["scores"]["nlp"] for record in known[name]]))
-            cells = [
-                f"**{_number(metric, own[name])}**" if metric == "nlp" and name == best else _number(metric, own[name])
-                for metric in metrics
-                for name in objectives
-            ]
-            lines.append([data, kernel, *cells, str(max(len(group) for group in own.values()))])
+    for key, own in groups.items():
+        known = {name: group for name, group in own.items() if group}
+        best = min(known, key=lambda name: np.mean([record["scores"]["nlp"] for record in known[name]]))
+        cells = [
+            f"**{_number(metric, own[name])}**" if metric == "nlp" and name == best else _number(metric, own[name])
+            for metric in metrics
+            for name in objectives
+        ]
+        lines.append([*map(str, key), *cells, str(max(len(group) for group in own.values()))])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -4,7 +4,13 @@ from autogp.inference.callbacks import PlainLines, Progress, ProgressBar, Traini
 from autogp.inference.checkpoint import CheckpointError
 from autogp.inference.exact import train_exact
 from autogp.inference.schedule import Phase, Settings, phases
-from autogp.inference.start import KERNELS, start_inducing_inputs, start_kernel, start_nodes
+from autogp.inference.start import (
+    KERNELS,
+    start_class_inducing_inputs,
+    start_inducing_inputs,
+    start_kernel,
+    start_nodes,
+)
 from autogp.inference.stream import absorb
 from autogp.inference.trainer import History, TrainingDivergedError, train
 
@@ -22,6 +28,7 @@ __all__ = [
     "absorb",
     "phases",
     "progress_display",
+    "start_class_inducing_inputs",
     "start_inducing_inputs",
     "start_kernel",
     "start_nodes",

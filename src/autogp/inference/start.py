@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,14 @@ from autogp.likelihoods import Network
 from autogp.model import SparseGP
 from autogp.posteriors import HeldPosterior
 
-__all__ = ["KERNELS", "leave_saddle", "start_inducing_inputs", "start_kernel", "start_nodes"]
+__all__ = [
+    "KERNELS",
+    "leave_saddle",
+    "start_class_inducing_inputs",
+    "start_inducing_inputs",
+    "start_kernel",
+    "start_nodes",
+]
 
 SAMPLE_ROWS = 20_000  # k-means sees no more
 DISTANCE_ROWS = 1_000
@@ -59,6 +67,36 @@ def start_inducing_inputs(
         if size
     ]
     return torch.from_numpy(_distinct(np.concatenate(centres))).to(dtype)
+
+
+def start_class_inducing_inputs(
+    source: Source,
+    num_inducing: int,
+    scaler: InputScaler | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Inducing inputs for kernels of their own, one for each class of the integer targets: [Q, M, D].
+
+    Half of them are cluster centres of the class itself, the others of all other classes.
+
+    >>> import numpy as np
+    >>> from autogp.data import ArraySource
+    >>> start_class_inducing_inputs(ArraySource(np.arange(12.0)[:, None], np.arange(12) // 4), num_inducing=4).shape
+    torch.Size([3, 4, 1])
+    """
+    if num_inducing < 2:
+        raise ValueError(f"num_inducing must be at least 2, one of the class and one of the others, got {num_inducing}")
+    x, y = _sample(source, scaler, SAMPLE_ROWS, seed)
+    groups = [_distinct(x[y == label]) for label in np.unique(y)]
+    counts = [len(group) for group in groups]
+    centres = cache(lambda group, size: _centres(groups[group], size, seed))
+    found = []
+    for own, count in enumerate(counts):
+        sizes = _shares([*counts[:own], 0, *counts[own + 1 :]], max(num_inducing // 2, num_inducing - count))
+        sizes[own] = min(count, num_inducing - sum(sizes))
+        found.append(np.concatenate([centres(group, size) for group, size in enumerate(sizes) if size]))
+    return torch.from_numpy(np.stack(found)).to(dtype)
 
 
 def start_kernel(
