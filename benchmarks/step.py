@@ -21,6 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from autogp.inference.optimisers import Adam
 from autogp.inference.steps import Batch, natural_step
 from autogp.kernels import RBF
 from autogp.likelihoods import Softmax
@@ -65,14 +66,14 @@ class Step:
         z = torch.randn(groups, num_inducing, D, generator=generator)
         self.batch = Batch(x, y, torch.full((B,), NUM_DATA / B))
         self.model = SparseGP(RBF(torch.full((groups, D), 28.0), torch.full((groups,), 5.0)), Softmax(Q), z)
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
+        self.optimiser = Adam(self.model.parameters())
         self.samples = samples
         self.generator = generator
 
     def __call__(self) -> None:
         self.optimiser.zero_grad()
         natural_step(self.model, self.batch, "elbo", 0.01, self.samples, self.generator)
-        self.optimiser.step()
+        self.optimiser.step(1e-3)
 
     def parts(self) -> dict[str, float]:
         """Times of the parts, each by itself; they overlap a little, so they need not add up to the whole."""
@@ -94,7 +95,7 @@ class Step:
                 lambda: posterior.natural_step(fixed, marginals.mean[0].detach(), alpha[0], beta[0], 1e-9)
             ),
             "gradients of kernel and Z": best(lambda: torch.autograd.backward(graph, [alpha, beta], retain_graph=True)),
-            "Adam": best(self.optimiser.step),
+            "Adam": best(lambda: self.optimiser.step(1e-3)),
         }
 
 

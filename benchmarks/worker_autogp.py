@@ -17,6 +17,7 @@ from worker import Server, Turns, threads
 from autogp import GPClassifier, GPRegressor
 from autogp.data import ArraySource, open_source
 from autogp.inference import Settings, train
+from autogp.inference.optimisers import Adam
 from autogp.inference.steps import Batch, natural_step
 from autogp.kernels import RBF, Matern52
 from autogp.likelihoods import Gaussian, Softmax
@@ -34,7 +35,7 @@ class Model:
         )
         likelihood = Softmax(self.classes) if self.classes else Gaussian(variance=problem["noise"])
         self.model = SparseGP(kernel, likelihood, z)
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=0.05, fused=True)
+        self.optimiser = Adam(self.model.parameters())
         self.generator = torch.Generator().manual_seed(0)
         self.samples, self.num_data = recipe["samples"], problem["num_data"]
 
@@ -46,7 +47,7 @@ class Model:
     def step(self, batch: Batch) -> None:
         self.optimiser.zero_grad()
         natural_step(self.model, batch, "elbo", 0.01, self.samples, self.generator)
-        self.optimiser.step()
+        self.optimiser.step(0.05)
 
     def predictor(self):
         prepared = self.model.prepare()

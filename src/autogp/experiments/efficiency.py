@@ -22,6 +22,7 @@ from autogp.experiments.base import Experiment, Peer
 from autogp.experiments.scores import scores
 from autogp.inference import start_inducing_inputs, start_kernel, start_nodes
 from autogp.inference.feed import Feed
+from autogp.inference.optimisers import Adam
 from autogp.likelihoods import Likelihood, Network
 from autogp.likelihoods.base import chunks
 from autogp.model import SparseGP
@@ -100,7 +101,7 @@ class Problem:
         self.feed = Feed(self.model, len(self.source), None, scaler, TargetScaler.from_summary(summary))
         self.generator = torch.Generator().manual_seed(seed)
         self.order = np.random.default_rng(seed)
-        self.optimiser = torch.optim.Adam(self.model.posterior.parameters(), lr=LEARNING_RATE)
+        self.optimiser = Adam(self.model.posterior.parameters())
 
     def gradient(self, estimator: Estimator, samples: int, indices: np.ndarray) -> Tensor:
         """Of the negative bound with respect to q, left in `.grad`; returned is that of the data term alone."""
@@ -124,7 +125,7 @@ class Problem:
             if step % CURVE_EVERY == 0:
                 points.append({"step": step, **self.judge()})
             self.gradient(estimator, samples, self.order.choice(len(self.source), BATCH, replace=False))
-            self.optimiser.step()
+            self.optimiser.step(LEARNING_RATE)
         return [*points, {"step": steps, **self.judge()}]
 
     def judge(self) -> dict[str, float]:

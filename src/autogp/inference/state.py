@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from autogp.inference.checkpoint import Checkpoint
+from autogp.inference.optimisers import Adam, Optimiser, RMSProp
 from autogp.inference.schedule import Settings
 from autogp.model import SparseGP
 from autogp.moments import HeldMoments
@@ -55,9 +56,10 @@ class RunState:
         self.model = model
         self.free_posterior = model.posterior  # what learns; a phase may put a held one in its place
         others = [*model.kernel.parameters(), *model.likelihood.parameters(), model.inducing_inputs]
-        self.optimisers = {  # by whether q(u) is held
-            False: _optimiser(settings, [*others, *model.posterior.parameters()]),
-            True: _optimiser(settings, others),
+        kind = RMSProp if settings.optimiser == "rmsprop" else Adam
+        self.optimisers: dict[bool, Optimiser] = {  # by whether q(u) is held
+            False: kind([*others, *model.posterior.parameters()]),
+            True: kind(others),
         }
         self.step = 0
         self.seconds = 0.0
@@ -123,7 +125,7 @@ class RunState:
         if self.untried is not None:
             groups["untried"] = self.untried
         for hold, optimiser in self.optimisers.items():
-            for number, values in optimiser.state_dict()["state"].items():
+            for number, values in optimiser.state.items():
                 groups[f"optimiser.{int(hold)}.{number}"] = values
         return {
             f"{group}/{name}": tensor.detach().cpu()
@@ -151,24 +153,12 @@ class RunState:
         self.model.load_state_dict(groups["model"])
         self.good, self.best, self.untried = groups["good"], groups["best"], groups.get("untried")
         for hold, optimiser in self.optimisers.items():
-            numbers = range(len(optimiser.param_groups[0]["params"]))
-            states = {number: groups.get(f"optimiser.{int(hold)}.{number}") for number in numbers}
-            optimiser.load_state_dict(
-                {
-                    "state": {number: values for number, values in states.items() if values},
-                    "param_groups": optimiser.state_dict()["param_groups"],
-                }
-            )
+            names = {number: f"optimiser.{int(hold)}.{number}" for number in range(len(optimiser.parameters))}
+            optimiser.state = {number: groups[name] for number, name in names.items() if name in groups}
 
 
 def _equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return all(torch.equal(first[name], second[name]) for name in first)
-
-
-def _optimiser(settings: Settings, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    if settings.optimiser == "rmsprop":
-        return torch.optim.RMSprop(parameters, lr=settings.learning_rate, alpha=0.9)
-    return torch.optim.Adam(parameters, lr=settings.learning_rate, fused=True)
 
 
 def _to_json(value: Any) -> Any:

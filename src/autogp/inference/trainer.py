@@ -176,8 +176,6 @@ class _Run:
         state, settings = self.state, self.settings
         batch = self.feed.batch(x, y, self.batches.indices(step) if self.feed.weights is not None else None)
         optimiser = state.optimisers[phase.hold]
-        for group in optimiser.param_groups:
-            group["lr"] = state.step_scale * settings.learning_rate_at(phase, progress)
         optimiser.zero_grad()
         self.generator.manual_seed((settings.seed << 32) + step)  # noise depends on (seed, step) alone
         try:
@@ -193,7 +191,7 @@ class _Run:
         if self.validation is None:  # before the likelihood moves on
             score = training_score(self.model, batch, result, settings, self.generator)
             state.epoch_score += score / self.feed.total_weight
-        optimiser.step()
+        optimiser.step(state.step_scale * settings.learning_rate_at(phase, progress))
         if state.untried is not None:
             state.good, state.untried = state.untried, None
         state.skipped_in_a_row = 0
