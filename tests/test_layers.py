@@ -14,6 +14,7 @@ LAYERS = [
     "parameters",
     "kernels",
     "likelihoods",
+    "moments",
     "posteriors",
     "model",
     "objectives",
