@@ -1,6 +1,5 @@
 """What a step or a prediction asks of an approximate posterior over the whitened inducing values v = L^-1 u."""
 
-import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -134,9 +133,10 @@ class FactoredMoments(Moments):
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         rows = basis.detach().mT  # solving from the right is twice as fast as from the left
         products = basis.new_empty(*self.factor.shape[:2], *basis.shape[1:])
-        for k, q in itertools.product(*map(range, self.factor.shape[:2])):
-            half = torch.linalg.solve_triangular(self.factor[k, q].mT, rows[q % len(rows)], upper=True, left=False)
-            products[k, q] = torch.linalg.solve_triangular(self.factor[k, q], half, upper=False, left=False).mT
+        for k, factors in enumerate(self.factor):
+            for q, factor in enumerate(factors):
+                half = torch.linalg.solve_triangular(factor.mT, rows[q % len(rows)], upper=True, left=False)
+                products[k, q] = torch.linalg.solve_triangular(factor, half, upper=False, left=False).mT
         return _Projection.apply(basis, self.mean.to(basis.dtype), products)
 
     def _trace(self) -> Tensor:
