@@ -140,6 +140,13 @@ def test_steps_of_large_models_are_those_of_small_ones(shared, monkeypatch):
     torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-10)
 
 
+def test_steps_of_large_models_in_float64_take_rows_in_float32(monkeypatch):
+    monkeypatch.setattr(steps, "LARGE", 1)
+    model, x, y = problem("bernoulli")
+    natural_step(model, batch_of(model, x.float(), y), "elbo", 0.3, 1, generator())
+    assert model.inducing_inputs.grad is not None
+
+
 def test_rows_count_by_their_weights():
     model, x, y = problem("bernoulli")
     weights = torch.rand(ROWS, dtype=torch.float64, generator=generator())

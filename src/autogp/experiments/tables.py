@@ -134,7 +134,8 @@ def _by_objective(records: list[Record], axes: Mapping[str, Callable[[Record], A
             for metric in metrics
             for name in objectives
         ]
-        lines.append([*map(str, key), *cells, str(max(len(group) for group in own.values()))])
+        seeds = sorted({len(group) for group in known.values()})
+        lines.append([*map(str, key), *cells, " or ".join(map(str, seeds))])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -57,7 +57,8 @@ def natural_step(
     if not isinstance(posterior, GaussianPosterior):
         raise TypeError(f"natural gradients need a GaussianPosterior, got {type(posterior).__name__}")
     large = posterior.precision.shape[-1] >= LARGE
-    prepared = model.prepare(posterior.factored(batch.x.dtype) if large else None)
+    dtype = torch.promote_types(batch.x.dtype, model.precision)  # of the basis
+    prepared = model.prepare(posterior.factored(dtype) if large else None)
     basis, prior_variance = model.basis(batch.x, prepared)
     marginals = condition(basis, prior_variance, prepared.moments)
     noise = draw(likelihood.sampled & {"elbo", objective}, marginals, samples, generator)
