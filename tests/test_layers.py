@@ -29,6 +29,7 @@ LAYERS = [
     "experiments",
     "demo",
     "cli",
+    "__main__",
 ]
 MATHEMATICS = LAYERS[: LAYERS.index("objectives") + 1]
 ALLOWED_IN_MATHEMATICS = {"autogp", "torch", "numpy"} | {

@@ -13,6 +13,7 @@ from autogp.linalg import (
     row_blocks,
     safe_cholesky,
     safe_factor_and_inverse,
+    solve,
     whiten,
 )
 
@@ -238,6 +239,26 @@ class TestWhiten:
             (errors[name],) = torch.autograd.grad((weights.to(dtype) * basis.square()).sum(), inducing)
         blocks, full = ((errors[name] - errors["exact"]).norm().item() for name in ("blocks", "full"))
         assert blocks < 1.2 * full + 1e-5 * errors["exact"].norm().item()
+
+    @pytest.mark.parametrize("size", [1, 7, 120, 203])
+    @pytest.mark.parametrize("groups", [1, 3])
+    def test_solving_has_the_value_and_gradients_of_the_inverse(self, size, groups):
+        generator = torch.Generator().manual_seed(size)
+        root, cross, pull = (
+            torch.randn(groups, size, width, dtype=float64, generator=generator) for width in (size, 11, 11)
+        )
+        matrix = (root @ root.mT / size + torch.eye(size, dtype=float64)).requires_grad_()
+        cross.requires_grad_()
+
+        def with_gradients(weights, norms):
+            value = (pull * weights.square()).sum() + norms.square().sum()
+            matrix_grad, cross_grad = torch.autograd.grad(value, (matrix, cross))
+            return weights, norms, matrix_grad + matrix_grad.mT, cross_grad
+
+        expected = with_gradients(*(lambda w: (w, (cross * w).sum(-2)))(torch.linalg.inv(matrix) @ cross))
+        found = with_gradients(*solve(matrix, torch.linalg.inv(torch.linalg.cholesky(matrix)), cross))
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
 
     def test_a_second_derivative_is_refused_rather_than_wrong(self):
         cross = points(1, 3, 2).requires_grad_()

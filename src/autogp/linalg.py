@@ -15,6 +15,7 @@ __all__ = [
     "row_blocks",
     "safe_cholesky",
     "safe_factor_and_inverse",
+    "solve",
     "whiten",
 ]
 
@@ -129,7 +130,7 @@ def whiten(matrix: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
 
 
 class _Whiten(torch.autograd.Function):
-    """A = I K for I = L^-1, a block of rows at a time to skip the zeros.
+    """A = I K for I = L^-1.
 
     The gradient of K is I' dA; that of L L' the symmetric part of I' P I, P the lower half of -dA A' with half its
     diagonal. It is not made symmetric: a covariance matrix hears the symmetric part alone.
@@ -140,8 +141,7 @@ class _Whiten(torch.autograd.Function):
         lower = inverse.to(cross.dtype)
         basis = torch.empty_like(cross)
         for g, block in enumerate(cross):  # one group at a time: its block stays in the cache
-            for start, stop in row_blocks(len(block)):
-                torch.mm(lower[g, start:stop, :stop], block[:stop], out=basis[g, start:stop])
+            _times_lower(lower[g], block, basis[g])
         ctx.save_for_backward(inverse, lower, basis)
         return basis
 
@@ -168,9 +168,65 @@ class _Whiten(torch.autograd.Function):
                 for start, stop in blocks:
                     torch.mm(inverse[g, start:, start:stop].mT, product[start:], out=matrix_grad[g, start:stop])
             if cross_grad is not None:
-                for start, stop in blocks:
-                    torch.mm(lower[g, start:, start:stop].mT, block[start:], out=cross_grad[g, start:stop])
+                _times_upper(lower[g], block, cross_grad[g])
         return matrix_grad, None, cross_grad
+
+
+def solve(matrix: Tensor, inverse: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
+    """W = matrix^-1 cross [G, M, B] and diag(cross' W) [G, B] in the precision of `cross`, where L^-1 is at hand.
+
+    Gradients go to `matrix` and `cross`; L^-1 is a constant here.
+    """
+    return _Solve.apply(matrix, inverse.detach(), cross)
+
+
+class _Solve(torch.autograd.Function):
+    """W = I' I K for I = L^-1, and the squared norms of the columns of I K.
+
+    With H = I' I dW and the norms' gradient d, that of K is H + 2 W diag(d), and that of L L' the symmetric part of
+    -(H + W diag(d)) W'. It is not made symmetric: a covariance matrix hears the symmetric part alone.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, inverse: Tensor, cross: Tensor) -> tuple[Tensor, Tensor]:
+        lower = inverse.to(cross.dtype)
+        weights, norms = torch.empty_like(cross), cross.new_empty(len(cross), cross.shape[-1])
+        for g, block in enumerate(cross):
+            basis = _times_lower(lower[g], block, torch.empty_like(block))
+            torch.sum(basis.square(), 0, out=norms[g])
+            _times_upper(lower[g], basis, weights[g])
+        ctx.save_for_backward(lower, weights)
+        ctx.dtype = matrix.dtype
+        return weights, norms
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, None, Tensor]:
+        lower, weights = ctx.saved_tensors
+        weights_grad, norms_grad = (part.contiguous() for part in grad_outputs)
+        matrix_grad, cross_grad = torch.empty_like(lower), torch.empty_like(weights)
+        for g, block in enumerate(weights_grad):
+            back = _times_upper(lower[g], _times_lower(lower[g], block, torch.empty_like(block)), cross_grad[g])
+            pulled = weights[g] * norms_grad[g]
+            torch.mm(back.add_(pulled), weights[g].mT, out=matrix_grad[g])
+            back.add_(pulled)
+        return matrix_grad.to(ctx.dtype).neg_(), None, cross_grad
+
+
+def _times_lower(lower: Tensor, block: Tensor, out: Tensor) -> Tensor:
+    """L^-1 block, a block of rows at a time to skip the zeros."""
+    for start, stop in row_blocks(len(block)):
+        torch.mm(lower[start:stop, :stop], block[:stop], out=out[start:stop])
+    return out
+
+
+def _times_upper(lower: Tensor, block: Tensor, out: Tensor) -> Tensor:
+    """L^-T block, likewise."""
+    for start, stop in row_blocks(len(block)):
+        torch.mm(lower[start:, start:stop].mT, block[start:], out=out[start:stop])
+    return out
 
 
 def row_blocks(size: int) -> list[tuple[int, int]]:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from autogp.kernels import Kernel
 from autogp.kernels.base import check_points
 from autogp.likelihoods import Likelihood, Prediction
-from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky, safe_factor_and_inverse, whiten
-from autogp.moments import Moments, squared_norms
+from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky, safe_factor_and_inverse, solve, whiten
+from autogp.moments import HeldMoments, Moments, squared_norms
 from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior
 
 __all__ = ["Joint", "Marginals", "Prepared", "SparseGP", "condition"]
@@ -114,14 +114,18 @@ class SparseGP(nn.Module):
     def basis(self, x: Tensor, prepared: Prepared) -> tuple[Tensor, Tensor]:
         """A = L^-1 Kzx [G, M, B] and k(x, x) [G, B], from x [B, D]."""
         x = self._promote(x)
-        cross = self.kernel.gram(self.inducing_inputs.to(x.dtype), x)
-        return whiten(prepared.gram, prepared.inverse, cross), self.kernel.diag(x)
+        return whiten(prepared.gram, prepared.inverse, self._cross(x)), self.kernel.diag(x)
 
     def marginals(self, x: Tensor, prepared: Prepared | None = None) -> Marginals:
         """q(f) at each row of x [B, D], with gradients."""
         self._check(x)
         prepared = prepared or self.prepare()
-        return condition(*self.basis(x, prepared), prepared.moments)
+        moments = prepared.moments
+        if not isinstance(moments, HeldMoments):
+            return condition(*self.basis(x, prepared), moments)
+        x = self._promote(x)
+        weights, norms = solve(prepared.gram, prepared.inverse, self._cross(x))
+        return _marginals(moments, moments.project_weights(weights), norms, self.kernel.diag(x))
 
     @torch.no_grad()
     def chunks(self, x: Tensor, chunk_size: int | None = None) -> Iterator[tuple[slice, Marginals]]:
@@ -173,6 +177,10 @@ class SparseGP(nn.Module):
             draws[chosen] = mean[k] + (factor[k] @ noise[chosen]).squeeze(-1)
         return draws.mT
 
+    def _cross(self, x: Tensor) -> Tensor:
+        """Kzx, [G, M, B]."""
+        return self.kernel.gram(self.inducing_inputs.to(x.dtype), x)
+
     def _promote(self, x: Tensor) -> Tensor:
         """x in the precision of its block: its own, unless L^-1 would magnify its rounding."""
         return x.to(torch.float64) if FIRST_JITTER[x.dtype] > self.jitter else x
@@ -206,8 +214,13 @@ class SparseGP(nn.Module):
 
 def condition(basis: Tensor, prior_variance: Tensor, moments: Moments) -> Marginals:
     """q(f) from the basis A [G, M, B], k(x, x) [G, B] and q(v): mean A'm, variance k - |A|^2 + A'SA."""
-    mean, explained = moments.project(basis)  # [K, Q, B]
-    conditional = prior_variance - squared_norms(basis)  # [G, B]
-    floor = torch.finfo(basis.dtype).eps * prior_variance.detach()
+    return _marginals(moments, moments.project(basis), squared_norms(basis), prior_variance)
+
+
+def _marginals(moments: Moments, projected: tuple[Tensor, Tensor], norms: Tensor, prior_variance: Tensor) -> Marginals:
+    """From A'm and diag(A'SA) [K, Q, B], |A|^2 [G, B] and k(x, x) [G, B]."""
+    mean, explained = projected
+    conditional = prior_variance - norms
+    floor = torch.finfo(norms.dtype).eps * prior_variance.detach()
     variance = torch.maximum(conditional, floor) + explained
     return Marginals(moments.log_weights, mean.mT, variance.mT, (conditional < 0).sum())

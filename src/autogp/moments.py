@@ -156,7 +156,11 @@ class HeldMoments(DenseMoments):
         return (self.prior_inverse @ self.mean[..., None]).squeeze(-1)
 
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
-        return super().project(self.prior_inverse.mT.to(basis.dtype) @ basis)  # Kzz^-1 Kzx
+        return self.project_weights(self.prior_inverse.mT.to(basis.dtype) @ basis)
+
+    def project_weights(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The same from W = L^-T A = Kzz^-1 Kzx, with which the way back needs no products of M x M matrices."""
+        return super().project(weights)
 
     def kl(self) -> Tensor:
         log_det = self.log_det + log_determinant(self.prior_inverse)

@@ -17,7 +17,7 @@ from autogp.cli import app
 from autogp.cli.durations import parse_duration
 
 Run = Callable[..., Result]
-PROGRAM = [sys.executable, "-c", "from autogp.cli import app; app(prog_name='autogp')"]
+PROGRAM = [sys.executable, "-m", "autogp"]
 # The package's folder first, so that the same tree is tested whether or not it is installed.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(autogp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 

@@ -16,8 +16,8 @@ EXPERIMENT = Experiment(
     objectives=("elbo", "loo", "predictive"),
     metrics=("error", "nlp", "calibration"),
     presets={
-        "ours": Preset(SETTINGS, "global", shared=False, by_class=True, variance=20.0, inducing=(10, 200)),
-        "one kernel": Preset(SETTINGS, "global", by_class=True, variance=20.0),
+        "ours": Preset(SETTINGS, "global", shared=False, by_class=True, variance=20.0),
+        "one kernel": Preset(SETTINGS, "global", by_class=True, variance=20.0, inducing=(10, 200)),
         "paper": Preset(Settings.paper(), shared=False, lengthscale=10.0),
     },
     beside=("one kernel",),

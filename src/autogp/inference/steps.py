@@ -97,7 +97,7 @@ def gradient_step(
     For mixtures and diagonal posteriors, for the paper's own settings, and for phases that hold q(u) fixed.
     """
     prepared = model.prepare()
-    marginals = condition(*model.basis(batch.x, prepared), prepared.moments)
+    marginals = model.marginals(batch.x, prepared)
     learnt = [parameter for parameter in model.posterior.parameters() if parameter.requires_grad]
     names = {"elbo", objective} if learnt else {objective}
     noise = draw(model.likelihood.sampled & names, marginals, samples, generator)
