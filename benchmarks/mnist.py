@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from autogp.data import InputScaler, Subset, open_source, summarise
-from autogp.inference import Settings, progress_display, start_inducing_inputs, start_kernel, train
+from autogp.inference import Settings, start_inducing_inputs, start_kernel, train
 from autogp.likelihoods import Softmax
 from autogp.metrics import error_rate, expected_calibration_error, negative_log_probability
 from autogp.model import SparseGP
@@ -48,10 +48,7 @@ def main() -> None:
     )
     ready = time.perf_counter()
     settings = Settings(objective=options.objective, max_epochs=options.epochs, seed=options.seed, **changes)
-    display = progress_display(verbose=True)
-    history = train(model, source, settings, input_scaler=scaler, callbacks=[display] if display else [])
-    if display:
-        display.close()
+    history = train(model, source, settings, input_scaler=scaler, verbose=True)
     trained = time.perf_counter()
 
     x, labels = test.rows(np.arange(len(test)))

@@ -90,7 +90,7 @@ def test_closed_forms_of_a_mixture_are_mixed_by_their_weights(name):
     likelihood, marginals = model.likelihood, model.marginals(x)
     y, pi = likelihood.check_targets(y), marginals.log_weights.exp()[:, None]
     parts = [
-        Marginals(torch.zeros(1, dtype=torch.float64), marginals.mean[[k]], marginals.variance[[k]], marginals.clamped)
+        Marginals(torch.zeros(1, dtype=torch.float64), marginals.mean[[k]], marginals.variance[[k]], marginals.residual)
         for k in range(COMPONENTS)
     ]
     data, left_out, density = (
@@ -300,10 +300,19 @@ def test_a_q_as_wide_as_the_noise_has_no_leave_one_out(likelihood):
     model.posterior.precision.mul_(100)
     name = type(likelihood).__name__
     with pytest.raises(InfiniteLOOError, match=f"{name} likelihood: at 2 of 3 rows.*row 1, with variance 3") as caught:
-        loo(model, x, torch.zeros(3))
+        leave_one_out(likelihood, model.marginals(x), likelihood.check_targets(torch.zeros(3)))
     assert "predictive" in str(caught.value)
     assert torch.isfinite(predictive(model, x, torch.zeros(3)))
     assert torch.isfinite(loo(model, x[:1], torch.zeros(1)))
+
+
+def test_leave_one_out_of_gaussian_noise_is_finite_however_wide_q_is():
+    """What no inducing input tells of f has learnt from no row: it stays in the prediction, and is not divided out."""
+    x = torch.tensor([[0.0], [5.0], [9.0]], dtype=torch.float64)
+    model = SparseGP(RBF(1.0, 3.0), Gaussian(variance=0.5), x[:1])
+    far = loo(model, x[1:], torch.zeros(2))
+    expected = torch.distributions.Normal(0.0, 3.5**0.5).log_prob(torch.tensor(0.0)) * 2
+    assert far.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 # -- the Pareto diagnostic ---------------------------------------------------------------------------------------------

@@ -2,4 +2,5 @@
 
 from autogp.cli import app
 
-app(prog_name="autogp")
+if __name__ == "__main__":
+    app(prog_name="autogp")

@@ -24,7 +24,7 @@ class Marginals(NamedTuple):
     log_weights: Tensor  # [K]
     mean: Tensor  # [K, B, Q]
     variance: Tensor  # [K, B, Q]
-    clamped: Tensor  # how many of the conditional variances rounding had made negative
+    residual: Tensor  # of the variance what q(u) leaves, k(x, x) - |A|^2, [B, G]; rounding may have made it negative
 
 
 class Prepared(NamedTuple):
@@ -139,7 +139,7 @@ class SparseGP(nn.Module):
             raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
         for start in range(0, len(x), chunk_size):
             rows = slice(start, min(start + chunk_size, len(x)))
-            yield rows, self.marginals(x[rows], prepared)
+            yield rows, self.marginals(x[rows].to(self.inducing_inputs.device), prepared)
 
     @torch.no_grad()
     def predict(self, x: Tensor, chunk_size: int | None = None) -> Prediction:
@@ -148,7 +148,7 @@ class SparseGP(nn.Module):
             self.likelihood.predict(marginals.log_weights, marginals.mean, marginals.variance)
             for _, marginals in self.chunks(x, chunk_size)
         ]
-        return Prediction(torch.cat([part.mean for part in parts]), torch.cat([part.variance for part in parts]))
+        return Prediction(*(torch.cat(column).to(x.device) for column in zip(*parts, strict=True)))
 
     def joint(self, x: Tensor) -> Joint:
         """q(f) at the rows of x [R, D] together, with their covariances: b = A'm, Kxx - A'A + A'SA."""
@@ -220,7 +220,7 @@ def condition(basis: Tensor, prior_variance: Tensor, moments: Moments) -> Margin
 def _marginals(moments: Moments, projected: tuple[Tensor, Tensor], norms: Tensor, prior_variance: Tensor) -> Marginals:
     """From A'm and diag(A'SA) [K, Q, B], |A|^2 [G, B] and k(x, x) [G, B]."""
     mean, explained = projected
-    conditional = prior_variance - norms
+    residual = prior_variance - norms
     floor = torch.finfo(norms.dtype).eps * prior_variance.detach()
-    variance = torch.maximum(conditional, floor) + explained
-    return Marginals(moments.log_weights, mean.mT, variance.mT, (conditional < 0).sum())
+    variance = torch.maximum(residual, floor) + explained
+    return Marginals(moments.log_weights, mean.mT, variance.mT, residual.mT)

@@ -17,6 +17,7 @@ __all__ = [
     "elbo",
     "expected_log_prob",
     "leave_one_out",
+    "leave_out",
     "log_predictive",
     "loo",
     "pareto_k",
@@ -60,7 +61,7 @@ def loo(
     Raises InfiniteLOOError where the integral is infinite.
     """
     y, marginals, noise, _ = _prepare(model, x, y, samples, generator)
-    return _total(leave_one_out(model.likelihood, marginals, y, noise), num_data, weights)
+    return _total(leave_out(model.likelihood, marginals, y, noise), num_data, weights)
 
 
 def predictive(
@@ -98,20 +99,30 @@ def leave_one_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise
     return -torch.logsumexp(marginals.log_weights.to(values.dtype)[:, None] + values, 0)
 
 
-def sparse_leave_one_out(likelihood: Gaussian, marginals: Marginals, residual: Tensor, y: Tensor) -> Tensor:
+def leave_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
+    """log p(y | all other rows) for each row, [B], as training and scores have it: out of q(u) where that has a closed
+    form, else out of q(f)."""
+    if isinstance(likelihood, Gaussian) and len(marginals.log_weights) == 1 and noise is None:
+        return sparse_leave_one_out(likelihood, marginals, y)
+    return leave_one_out(likelihood, marginals, y, noise)
+
+
+def sparse_leave_one_out(likelihood: Gaussian, marginals: Marginals, y: Tensor) -> Tensor:
     """log p(y | all other rows) for each row, [B], of Gaussian noise and one component, exact for the optimal q.
 
     The row's own term is taken out of q(u). `leave_one_out` takes it out of q(f), and is infinite where f varies more
-    than the noise, even where most of that is `residual` [G, B], the variance that q(u) leaves and no row has touched.
+    than the noise, even where most of that is the residual, the variance that q(u) leaves and no row has touched.
     """
     noise = likelihood.variance.to(y.dtype)
-    residual = residual.clamp_min(0).mT  # [B, G]
+    missing = torch.isnan(y)
+    y = torch.where(missing, 0.0, y)  # any number: NaN would reach the gradients
+    residual = marginals.residual.clamp_min(0)  # [B, G]
     spread = (marginals.variance[0] - residual).clamp_min(0)  # of what u tells about f
     shrink = 1 / (1 - spread / noise).clamp_min(torch.finfo(y.dtype).eps)
     mean = (marginals.mean[0] - y * spread / noise) * shrink
     total = spread * shrink + residual + noise
     rows = -0.5 * (math.log(2 * math.pi) + total.log() + (y - mean).square() / total)
-    return torch.where(torch.isnan(y), 0.0, rows).sum(-1)
+    return torch.where(missing, 0.0, rows).sum(-1)
 
 
 def log_predictive(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:

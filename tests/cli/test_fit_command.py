@@ -124,7 +124,7 @@ def test_interrupted_training_resumes_to_the_same_model(
     run(*settings, "-o", tmp_path / "whole.autogp")
     out, folder = tmp_path / "m.autogp", tmp_path / "m.autogp.training"
     with monkeypatch.context() as patch:
-        patch.setattr("autogp.estimators.base.progress_display", lambda verbose: Interruption(number))
+        patch.setattr("autogp.inference.callbacks.progress_display", lambda verbose: Interruption(number))
         result = run(*settings, "-o", out, code=code)
     assert f"stopped by {number.name} after step" in result.stderr
     assert "go on with the same command and --resume" in result.stderr
@@ -140,8 +140,8 @@ def test_interrupted_training_resumes_to_the_same_model(
 
 
 def test_training_that_fails_leaves_nothing(error: Callable[..., str], tmp_path: Path) -> None:
-    data = table(tmp_path / "data.csv", a=RNG.normal(size=60), y=RNG.normal(size=60))
-    command = ["fit", data, "-t", "y", "-o", tmp_path / "m.autogp", "--objective", "loo", "--inducing", 60]
+    data = table(tmp_path / "data.csv", a=RNG.normal(size=60), y=RNG.integers(0, 50, size=60))
+    command = ["fit", data, "-t", "y", "-o", tmp_path / "m.autogp", "--objective", "loo", "--task", "count"]
     assert "Use objective='predictive'" in error(*command)
     assert [path.name for path in tmp_path.iterdir()] == ["data.csv"]
 

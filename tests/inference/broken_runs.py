@@ -25,7 +25,7 @@ SETTINGS = Settings(
     natural_rates=(0.2, 0.05),
     held_share=0.5,
     held_learning_rate=0.1,
-    patience=3,
+    patience=6,
     checkpoint_seconds=1e-9,
     seed=3,
 )

@@ -112,7 +112,7 @@ def test_damaged_newest_is_passed_over_with_a_warning(tmp_path, caplog):
 
 
 def test_damaged_one_gives_way_to_the_run_that_passed_it_over(tmp_path):
-    with open_run(tmp_path, keep=1) as checkpoints:
+    with open_run(tmp_path) as checkpoints:
         save(checkpoints, 2)
         save_as_step_9 = (tmp_path / "step-000000002.safetensors").read_bytes()
         (tmp_path / "step-000000009.safetensors").write_bytes(save_as_step_9)  # its content says 2
@@ -120,7 +120,7 @@ def test_damaged_one_gives_way_to_the_run_that_passed_it_over(tmp_path):
         assert newest is not None
         assert newest.step == 2
         save(checkpoints, 3)
-    assert names(tmp_path) == ["lock", "step-000000003.safetensors"]
+    assert names(tmp_path) == ["lock", "step-000000002.safetensors", "step-000000003.safetensors"]
 
 
 def test_all_damaged_is_an_error_every_time(tmp_path):
@@ -408,6 +408,6 @@ def test_arguments_that_cannot_work_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="the data cannot be kept as JSON"):
         open_run(tmp_path, data={"x": torch.zeros(1)})
     with pytest.raises(ValueError, match="at least 1"):
-        open_run(tmp_path, keep=0)
+        open_run(tmp_path, reserve_bytes=0)
     with open_run(tmp_path) as checkpoints, pytest.raises(ValueError, match="at least 0"):
         save(checkpoints, -1)

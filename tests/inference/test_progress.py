@@ -13,8 +13,8 @@ import pytest
 from learnable import Problem
 from rich.console import Console
 
-from autogp.inference import PlainLines, Progress, ProgressBar, Settings, callbacks, progress_display, train
-from autogp.inference.callbacks import Interrupts
+from autogp.inference import PlainLines, Progress, ProgressBar, Settings, callbacks, train
+from autogp.inference.callbacks import Interrupts, progress_display
 
 PROGRESS = Progress(
     step=30,
@@ -116,10 +116,7 @@ def test_display_suits_where_standard_error_goes(monkeypatch):
 @pytest.mark.parametrize("verbose", [True, False])
 def test_quick_fit_prints_nothing(capfd, verbose):
     problem = Problem("softmax")
-    display = progress_display(verbose)
-    train(problem.model(), problem.source, Settings(max_epochs=2), callbacks=[] if display is None else [display])
-    if display is not None:
-        display.close()
+    train(problem.model(), problem.source, Settings(max_epochs=2), verbose=verbose)
     assert capfd.readouterr() == ("", "")
 
 

@@ -43,7 +43,7 @@ def fit_file(
     source = _open(data, target, ignore)
     found = find_task(source, task)
     _tell(terminal, data, source, found)
-    settings = settings | {"checkpoint": str(folder), "verbose": False if terminal.json else "auto"}
+    settings = settings | {"checkpoint": str(folder), "verbose": not terminal.json}
     if found.task == "classification":
         model: Any = GPClassifier(**settings)
     else:

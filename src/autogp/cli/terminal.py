@@ -1,6 +1,7 @@
 """What a command shows: results to people or to programs, and one line where something goes wrong."""
 
 import json
+import logging
 import math
 import signal
 import sys
@@ -52,6 +53,7 @@ class Terminal:
 def reporting(json: bool, debug: bool) -> Iterator[Terminal]:
     """A command runs within: whatever it raises becomes one line and an exit code; `debug` shows the traceback too."""
     terminal = Terminal(json)
+    logging.getLogger("autogp.interrupts").disabled = True  # told below
     with warnings.catch_warnings(), _terminable():
         warnings.showwarning = lambda message, *_: terminal.note(" ".join(str(message).split()))
         try:

@@ -1,9 +1,11 @@
 """One streaming pass over a source: moments of every column, class counts, and a check that all is finite."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from autogp.data.sources import Source, evenly_spaced
 
@@ -83,10 +85,17 @@ def summarise(
     return Summary(rows, inputs.finish(), _joined([each.finish() for each in targets]), counts)
 
 
-def check_finite(source: Source, *, allow_missing_targets: bool = False, chunk_rows: int | None = None) -> None:
+def check_finite(
+    source: Source,
+    *,
+    allow_missing_targets: bool = False,
+    check_targets: Callable[[Tensor], object] | None = None,
+    chunk_rows: int | None = None,
+) -> None:
     """Raises `ValueError` naming the first input or target that is not finite, by row and column counted from 0.
 
-    Whole numbers are always finite: where both inputs and targets are integers, only one row is read.
+    Whole numbers are always finite: where both inputs and targets are integers, only one row is read, unless the
+    targets have to pass a check of their own, `check_targets`, which raises ValueError.
 
     Example:
         >>> from autogp.data import ArraySource
@@ -94,11 +103,17 @@ def check_finite(source: Source, *, allow_missing_targets: bool = False, chunk_r
         Traceback (most recent call last):
         ValueError: inputs hold nan in row 1, column 1 (both counted from 0)
     """
-    x, y = source.rows(np.zeros(1, np.int64))
-    if x.dtype.kind != "f" and y.dtype.kind != "f":
+    x, y = map(np.asarray, source.rows(np.zeros(1, np.int64)))
+    if x.dtype.kind != "f" and y.dtype.kind != "f" and check_targets is None:
         return
     for indices, x, y in _chunks(source, None, chunk_rows):
         _check_chunk(indices, x, y, allow_missing_targets)
+        if check_targets is not None:
+            try:
+                check_targets(_tensor(y))
+            except ValueError:  # once more with all rows before, for the row's number
+                check_targets(_tensor(source.rows(np.arange(indices[-1] + 1))[1]))
+                raise
 
 
 def _chunks(
@@ -109,7 +124,7 @@ def _chunks(
     if length == 0:
         raise ValueError("the source has no rows")
     if chunk_rows is None:
-        features = source.rows(np.zeros(1, np.int64))[0].shape[1]
+        features = np.shape(source.rows(np.zeros(1, np.int64))[0])[1]
         # Eight bytes a number, whatever is stored: the moments are computed in float64.
         chunk_rows = max(1, CHUNK_BYTES // (8 * features))
     sample = None if max_rows is None or max_rows >= length else evenly_spaced(length, max_rows)
@@ -117,7 +132,12 @@ def _chunks(
     for start in range(0, count, chunk_rows):
         stop = min(start + chunk_rows, count)
         indices = np.arange(start, stop) if sample is None else sample[start:stop]
-        yield indices, *source.rows(indices)
+        x, y = source.rows(indices)
+        yield indices, np.asarray(x), np.asarray(y)
+
+
+def _tensor(y: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.require(y, requirements=["C", "W"]))
 
 
 def _check_chunk(indices: np.ndarray, x: np.ndarray, y: np.ndarray, allow_missing_targets: bool) -> None:

@@ -23,7 +23,6 @@ from autogp.inference import (
     KERNELS,
     Settings,
     absorb,
-    progress_display,
     start_inducing_inputs,
     start_kernel,
     train,
@@ -31,8 +30,8 @@ from autogp.inference import (
 )
 from autogp.kernels import Kernel
 from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
-from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP, condition
-from autogp.objectives import expected_log_prob, leave_one_out, log_predictive, sparse_leave_one_out
+from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP
+from autogp.objectives import expected_log_prob, leave_out, log_predictive
 from autogp.posteriors import GaussianPosterior, MixturePosterior
 
 __all__ = ["GPEstimator"]
@@ -175,24 +174,19 @@ class GPEstimator(BaseEstimator):
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         self.input_scaler_ = InputScaler.from_summary(summary, self._scaling_of(summary.x))
         model = self._start_model(rows, likelihood, seed, by_class=strata is not None)
-        display = progress_display(self.verbose)
         arguments: dict[str, Any] = {
             "weights": weights,
             "validation": validation,
             "input_scaler": self.input_scaler_,
             "target_scaler": self.target_scaler_,
-            "callbacks": [] if display is None else [display],
+            "verbose": self.verbose,
         }
         settings = self._settings(len(rows), likelihood, seed)
-        try:
-            if self._all_at_once(model, len(rows)):
-                history = train_exact(model, rows, settings, **arguments)
-            else:
-                folder = self.checkpoint
-                history = train(model, rows, settings, **arguments, folder=folder, resume=folder is not None)
-        finally:
-            if display is not None:
-                display.close()
+        if self._all_at_once(model, len(rows)):
+            history = train_exact(model, rows, settings, **arguments)
+        else:
+            folder = self.checkpoint
+            history = train(model, rows, settings, **arguments, folder=folder, resume=folder is not None)
         self.model_ = model
         self.history_ = history.rows
         self.n_rows_ = summary.rows
@@ -277,19 +271,13 @@ class GPEstimator(BaseEstimator):
         expected = left_out = scale = 0.0
         likelihood, prepared = self.model_.likelihood, self.model_.prepare()
         for block, x, y in self._blocks(Subset(rows, chosen)):
-            basis, prior_variance = self.model_.basis(x, prepared)
-            marginals = condition(basis, prior_variance, prepared.moments)
+            marginals = self.model_.marginals(x, prepared)
             of_row = weight[block].to(marginals.mean)
             scale += (of_row * self._log_target_scale(y).to(of_row)).sum().item()
             targets = self._targets(y, marginals)
             expected += (of_row * expected_log_prob(likelihood, marginals, targets)).sum().item()
             try:
-                if isinstance(likelihood, Gaussian) and self.n_components == 1:
-                    residual = prior_variance - basis.square().sum(-2)
-                    terms = sparse_leave_one_out(likelihood, marginals, residual, targets)
-                else:
-                    terms = leave_one_out(likelihood, marginals, targets)
-                left_out += (of_row * terms).sum().item()
+                left_out += (of_row * leave_out(likelihood, marginals, targets)).sum().item()
             except InfiniteLOOError:
                 left_out = math.nan
         total = 1.0 * count if weights is None else float(weights.sum())

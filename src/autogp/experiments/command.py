@@ -57,7 +57,7 @@ def reproduce(
         only: A pattern for the names of the runs, such as "*-loo-200-*".
         download: Whether to fetch data that is not at hand, where a publisher offers it.
         results: The folder to write to.
-        verbose: As in `progress_display`; False also says nothing of what came out.
+        verbose: As in `train`; False also says nothing of what came out.
     """
     if name not in EXPERIMENTS:
         raise ValueError(f"no experiment {name!r}; there are {', '.join(EXPERIMENTS)}")

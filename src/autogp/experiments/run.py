@@ -19,7 +19,6 @@ from autogp.experiments.scores import scores
 from autogp.inference import (
     Progress,
     Settings,
-    progress_display,
     start_class_inducing_inputs,
     start_inducing_inputs,
     start_kernel,
@@ -121,17 +120,17 @@ def _train(
 
     pace = Pace()
     curve = Curve(lambda: judge(quick=True), folder, resume) if run.experiment.curve else None
-    display = progress_display(verbose)
-    scalers: dict[str, Any] = {"input_scaler": input_scaler, "target_scaler": target_scaler}
-    callbacks = [pace.stop, *(callback for callback in (curve, display) if callback is not None), pace.start]
-    try:
-        if run.preset.exact and run.objective != "predictive":
-            history = train_exact(model, source, settings, callbacks=callbacks, **scalers)
-        else:
-            history = train(model, source, settings, folder=folder, resume=resume, callbacks=callbacks, **scalers)
-    finally:
-        if display is not None:
-            display.close()
+    callbacks = [pace.stop, *([] if curve is None else [curve]), pace.start]
+    common: dict[str, Any] = {
+        "input_scaler": input_scaler,
+        "target_scaler": target_scaler,
+        "callbacks": callbacks,
+        "verbose": verbose,
+    }
+    if run.preset.exact and run.objective != "predictive":
+        history = train_exact(model, source, settings, **common)
+    else:
+        history = train(model, source, settings, folder=folder, resume=resume, **common)
     trained = time.monotonic()
     found = judge(quick=False)
     return {

@@ -1,6 +1,6 @@
 """Training: natural gradients, phases, checkpoints and progress."""
 
-from autogp.inference.callbacks import PlainLines, Progress, ProgressBar, TrainingInterruptedError, progress_display
+from autogp.inference.callbacks import PlainLines, Progress, ProgressBar, TrainingInterruptedError
 from autogp.inference.checkpoint import CheckpointError
 from autogp.inference.exact import train_exact
 from autogp.inference.schedule import Phase, Settings, phases
@@ -27,7 +27,6 @@ __all__ = [
     "TrainingInterruptedError",
     "absorb",
     "phases",
-    "progress_display",
     "start_class_inducing_inputs",
     "start_inducing_inputs",
     "start_kernel",

@@ -1,10 +1,13 @@
 """What a run tells while it goes on, ways to show it, and how a signal stops it."""
 
+import logging
 import math
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,7 +16,16 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-__all__ = ["Interrupts", "PlainLines", "Progress", "ProgressBar", "TrainingInterruptedError", "progress_display"]
+__all__ = [
+    "Interrupts",
+    "PlainLines",
+    "Progress",
+    "ProgressBar",
+    "TrainingInterruptedError",
+    "showing",
+]
+
+logger = logging.getLogger("autogp.interrupts")
 
 
 @dataclass(frozen=True)
@@ -94,12 +106,24 @@ def progress_display(verbose: bool | str) -> ProgressBar | PlainLines | None:
     return None if verbose == "auto" else PlainLines()
 
 
-class TrainingInterruptedError(KeyboardInterrupt):
-    """A run that a signal stopped after a whole step, saved; `exit_code` is the one a shell expects."""
+@contextmanager
+def showing(verbose: bool | str) -> Iterator[list[Callable[[Progress], None]]]:
+    """The display, if any, in a list; closed at the end, however it comes."""
+    display = progress_display(verbose)
+    try:
+        yield [] if display is None else [display]
+    finally:
+        if display is not None:
+            display.close()
+
+
+class TrainingInterruptedError(SystemExit, KeyboardInterrupt):
+    """A run that a signal stopped after a whole step, saved; a program that does not catch it ends with the exit code
+    that a shell expects."""
 
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)
-        self.exit_code = exit_code
+        self.code = self.exit_code = exit_code
 
 
 class Interrupts:
@@ -121,11 +145,10 @@ class Interrupts:
         self._previous.clear()
 
     def error(self, where: str, folder: Path) -> TrainingInterruptedError:
-        number = self.received or signal.SIGINT
-        name = signal.Signals(number).name
-        return TrainingInterruptedError(
-            f"stopped by {name} {where}; saved in {folder}, resume from there", 128 + number
-        )
+        assert self.received is not None
+        message = f"stopped by {signal.Signals(self.received).name} {where}; saved in {folder}, resume from there"
+        logger.warning(message)  # Python ends without a word
+        return TrainingInterruptedError(message, 128 + self.received)
 
     def _note(self, number: int, frame: Any) -> None:
         if self.received is not None:

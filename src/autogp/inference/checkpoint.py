@@ -18,6 +18,7 @@ from torch import Tensor
 from autogp.storage import StorageError, read_tensors, write_tensors
 
 _KIND = "checkpoint"
+KEPT = 3  # of the newest checkpoints
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
 _logger = logging.getLogger("autogp")
 
@@ -42,7 +43,6 @@ class Checkpoints:
         folder: made if missing.
         settings: plain JSON that decides the course of the run; a run resumes under equal settings only.
         data: plain JSON that identifies the data (length, features, dtype, checksum); likewise.
-        keep: how many of the newest checkpoints stay.
         reserve_bytes: room that the disk must have when the block is entered: about the size of a checkpoint.
 
     >>> import tempfile, torch
@@ -57,15 +57,13 @@ class Checkpoints:
         folder: str | Path,
         settings: dict[str, Any],
         data: dict[str, Any],
-        keep: int = 3,
         reserve_bytes: int = 1 << 20,
     ):
-        if keep < 1 or reserve_bytes < 1:
-            raise ValueError(f"keep and reserve_bytes must be at least 1, not {keep} and {reserve_bytes}")
+        if reserve_bytes < 1:
+            raise ValueError(f"reserve_bytes must be at least 1, not {reserve_bytes}")
         self.folder = Path(folder)
         self.settings = _plain("settings", settings)
         self.data = _plain("data", data)
-        self.keep = keep
         self.reserve_bytes = reserve_bytes
         self._lock: int | None = None
         self._damaged: set[int] = set()
@@ -104,7 +102,7 @@ class Checkpoints:
                 self.refuse_existing()
             write_tensors(self._path(step), tensors, description)
             self._damaged.discard(step)
-            for old in [*self._damaged, *self._good_steps()[self.keep :]]:
+            for old in [*self._damaged, *self._good_steps()[KEPT:]]:
                 self._path(old).unlink(missing_ok=True)
             self._damaged.clear()
         except OSError as error:

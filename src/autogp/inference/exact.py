@@ -9,9 +9,9 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from autogp.data import InputScaler, Source, TargetScaler, check_finite
-from autogp.inference.callbacks import Progress
-from autogp.inference.feed import Feed, device_of, may_be_missing, validation_score
+from autogp.data import InputScaler, Source, TargetScaler
+from autogp.inference.callbacks import Progress, showing
+from autogp.inference.feed import Feed, device_of, validation_score
 from autogp.inference.schedule import Settings
 from autogp.inference.state import History
 from autogp.inference.steps import FAILURES, Batch
@@ -58,8 +58,8 @@ def collapsed_leave_one_out(model: SparseGP, batch: Batch) -> Tensor:
     mean = half.mT @ (half @ (batch.y.mT[..., None] / noise))  # A' S A y / s2, [Q, B, 1]
     residual = prior_variance - squared_norms(basis)
     variance = half.square().sum(-2) + residual.clamp_min(0)
-    marginals = Marginals(mean.new_zeros(1), mean.squeeze(-1).mT[None], variance.mT[None], (residual < 0).sum())
-    return sparse_leave_one_out(likelihood, marginals, residual, batch.y).sum()
+    marginals = Marginals(mean.new_zeros(1), mean.squeeze(-1).mT[None], variance.mT[None], residual.mT)
+    return sparse_leave_one_out(likelihood, marginals, batch.y).sum()
 
 
 COLLAPSED = {"elbo": collapsed_bound, "loo": collapsed_leave_one_out}
@@ -92,6 +92,7 @@ def train_exact(
     input_scaler: InputScaler | None = None,
     target_scaler: TargetScaler | None = None,
     callbacks: Sequence[Callable[[Progress], bool | None]] = (),
+    verbose: bool | str = "auto",
 ) -> History:
     """Maximises the collapsed bound of a model with Gaussian noise; an epoch is an iteration of L-BFGS.
 
@@ -100,10 +101,10 @@ def train_exact(
     unless given), time_budget, patience and device count. Every iteration sees all rows, so there is no noise: up to
     some ten thousand rows it finds in a hundred passes what steps on batches do not find in thousands.
     """
+    feed = Feed(model.to(device_of(settings)), len(source), weights, input_scaler, target_scaler)
     for rows in (source, validation):
         if rows is not None:
-            check_finite(rows, allow_missing_targets=may_be_missing(model, rows))
-    feed = Feed(model.to(device_of(settings)), len(source), weights, input_scaler, target_scaler)
+            feed.check(rows)
     indices = np.arange(len(source))
     x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in source.rows(indices))
     batch = feed.batch(x, y, indices)
@@ -149,7 +150,7 @@ def train_exact(
             history.best_epoch, history.best_score = epoch, score
             best.update({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
         progress = _progress(history, len(source), max_iterations, settings.time_budget)
-        wishes = [callback(progress) for callback in callbacks]  # every callback is told
+        wishes = [callback(progress) for callback in (*callbacks, *display)]  # every callback is told
         if any(wishes):
             history.stopped = "callback"
         elif settings.time_budget is not None and seconds >= settings.time_budget:
@@ -162,10 +163,11 @@ def train_exact(
     start = torch.nn.utils.parameters_to_vector(parameters).detach().cpu().numpy()
     options = {"maxiter": max_iterations, "maxcor": CORRECTIONS, "ftol": SETTLED, "gtol": SETTLED}
     try:
-        result = minimize(loss, start, jac=True, method="L-BFGS-B", callback=end_iteration, options=options)
-        history.stopped = history.stopped or ("max_epochs" if result.status == 1 else "converged")
-        if not history.rows:  # it starts at its best
-            end_iteration(result)
+        with showing(verbose) as display:
+            result = minimize(loss, start, jac=True, method="L-BFGS-B", callback=end_iteration, options=options)
+            history.stopped = history.stopped or ("max_epochs" if result.status == 1 else "converged")
+            if not history.rows:  # it starts at its best
+                end_iteration(result)
     finally:
         if best:
             model.load_state_dict(best)

@@ -1,18 +1,18 @@
 """Rows as the model takes them, and the scores of its states on them."""
 
-import math
+import copy
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from autogp.data import InputScaler, Source, TargetScaler
+from autogp.data import InputScaler, Source, TargetScaler, check_finite
 from autogp.inference.schedule import Settings
 from autogp.inference.steps import Batch, StepResult, draw
 from autogp.model import SparseGP
 from autogp.objectives import leave_one_out, log_predictive
 
-__all__ = ["Feed", "device_of", "may_be_missing", "training_score", "validation_score"]
+__all__ = ["Feed", "device_of", "training_score", "validation_score"]
 
 SCORE_ROWS = 8192
 
@@ -33,8 +33,31 @@ class Feed:
         self.num_data = num_data
         self.weights = None if weights is None else _checked_weights(weights, num_data).to(self.dtype)
         self.total_weight = float(num_data) if self.weights is None else self.weights.double().sum().item()
-        self.input_scaler = None if input_scaler is None else input_scaler.to(self.device)
-        self.target_scaler = None if target_scaler is None else target_scaler.to(self.device)
+        # Copies: the caller's stay where they are.
+        self.input_scaler = None if input_scaler is None else copy.deepcopy(input_scaler).to(self.device)
+        self.target_scaler = None if target_scaler is None else copy.deepcopy(target_scaler).to(self.device)
+
+    def check(self, source: Source) -> None:
+        """Raises ValueError, with the row, where a number is not finite or a target not what the likelihood takes.
+
+        Targets of several outputs may be missing (NaN) where the likelihood knows what to do.
+        """
+        check_finite(source, allow_missing_targets=self._may_be_missing(source), check_targets=self._targets)
+
+    def _may_be_missing(self, source: Source) -> bool:
+        y = np.array(source.rows(np.zeros(1, np.int64))[1], dtype=np.float64)
+        if y.size < 2:
+            return False
+        y[0, 0] = np.nan
+        try:
+            self._targets(torch.from_numpy(y))
+        except ValueError:
+            return False
+        return True
+
+    def _targets(self, y: Tensor) -> Tensor:
+        y = y.to(self.device, non_blocking=True)
+        return self.likelihood.check_targets(y if self.target_scaler is None else self.target_scaler(y, self.dtype))
 
     def read(self, source: Source, indices: np.ndarray) -> Batch:
         """These rows of the source, whatever their weights."""
@@ -43,11 +66,8 @@ class Feed:
 
     def batch(self, x: Tensor, y: Tensor, indices: np.ndarray | None) -> Batch:
         """These rows of the training data; their numbers are asked for only where rows have weights."""
-        x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+        x, y = x.to(self.device, non_blocking=True), self._targets(y)
         x = x.to(self.dtype) if self.input_scaler is None else self.input_scaler(x, self.dtype)
-        if self.target_scaler is not None:
-            y = self.target_scaler(y, self.dtype)
-        y = self.likelihood.check_targets(y)
         weights = x.new_full((len(x),), self.num_data / len(x))
         if indices is not None and self.weights is not None:
             weights = weights * self.weights[torch.from_numpy(indices)].to(self.device)
@@ -84,20 +104,15 @@ def validation_score(model: SparseGP, feed: Feed, validation: Source) -> float:
 
 def device_of(settings: Settings) -> torch.device:
     """Where to compute: "auto" is CUDA where there is one."""
-    automatic = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(automatic if settings.device == "auto" else settings.device)
-
-
-def may_be_missing(model: SparseGP, source: Source) -> bool:
-    """Whether the likelihood takes NaN for a target that is missing."""
-    _, y = source.rows(np.zeros(1, np.int64))
-    y = np.array(y, dtype=np.float64)
-    y.reshape(-1)[:1] = math.nan
+    name = settings.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        model.likelihood.check_targets(torch.from_numpy(y))
-    except ValueError:
-        return False
-    return True
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # not a device, or not one that this torch was built for
+        raise ValueError(f"device {name!r} is not there: use 'cpu', or 'auto' for whatever there is") from None
+    return device
 
 
 def _checked_weights(weights: np.ndarray, count: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 __all__ = ["Phase", "Settings", "phases"]
 
@@ -29,6 +30,8 @@ class Settings:
     - "elbo": both in the same step.
     - "loo": first as "elbo", then, for the last `held_share` of the epochs, leave-one-out with q(u) held fixed.
     - "predictive": both in the same step, or with a `held_share` as "loo".
+
+    With `held_share=0` every objective is followed in the same step as the bound.
 
     >>> phases(Settings(objective="loo", max_epochs=20))
     [Phase(objective='elbo', epochs=5, hold=False), Phase(objective='loo', epochs=15, hold=True)]
@@ -58,6 +61,11 @@ class Settings:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        for name in ("max_epochs", "batch_size", "samples", "loo_cycle", "patience", "seed"):
+            if not isinstance(getattr(self, name), Integral | None):
+                raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must lie between 0 and 2^31 - 1, got {self.seed!r}")
         for name in ("batch_size", "samples", "learning_rate", "held_learning_rate", "checkpoint_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
@@ -66,8 +74,8 @@ class Settings:
                 raise ValueError(f"{name} must be positive or None, got {getattr(self, name)!r}")
         if not all(0 < rate <= 1 for rate in self.natural_rates):
             raise ValueError(f"natural_rates must lie in (0, 1], got {self.natural_rates!r}")
-        if self.held_share is not None and not 0 < self.held_share < 1:
-            raise ValueError(f"held_share must lie in (0, 1), got {self.held_share!r}")
+        if self.held_share is not None and not 0 <= self.held_share < 1:
+            raise ValueError(f"held_share must lie in [0, 1), got {self.held_share!r}")
 
     @classmethod
     def paper(cls, **changes) -> "Settings":
@@ -102,12 +110,14 @@ def phases(settings: Settings, steps_per_epoch: int = 1) -> list[Phase]:
     fewest = FEWEST_WHOLE_STEPS if steps_per_epoch == 1 else FEWEST_STEPS
     epochs = settings.max_epochs or max(FEWEST_EPOCHS, math.ceil(fewest / steps_per_epoch))
     objective, share = settings.objective, settings.held_share
-    if objective == "elbo" or (objective == "predictive" and share is None):
+    if share is None:
+        share = HELD_SHARE if objective == "loo" else 0.0
+    if objective == "elbo" or not share:
         return [Phase(objective, epochs)]
     if epochs == 1:
         raise ValueError(f"max_epochs must be at least 2 for objective={objective!r}, which has two phases")
     if settings.loo_cycle is None:
-        last = min(epochs - 1, max(1, round(epochs * (share or HELD_SHARE))))
+        last = min(epochs - 1, max(1, round(epochs * share)))
         return [Phase("elbo", epochs - last), Phase(objective, last, hold=True)]
     cycle = min(settings.loo_cycle, epochs // 2)
     turns = epochs // (2 * cycle)

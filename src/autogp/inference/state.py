@@ -1,7 +1,7 @@
 """The state of a run: what its steps change, how it is kept aside, saved and restored."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -9,13 +9,14 @@ from torch import Tensor
 
 from autogp.inference.checkpoint import Checkpoint
 from autogp.inference.optimisers import Adam, Optimiser, RMSProp
-from autogp.inference.schedule import Settings
+from autogp.inference.schedule import OBJECTIVES, Settings
 from autogp.model import SparseGP
 from autogp.moments import HeldMoments
 from autogp.posteriors import GaussianPosterior, HeldPosterior
 
 __all__ = ["History", "RunState"]
 
+COLUMNS = ("epoch", "step", "seconds", "objective", "value", "score", "learning_rate", "skipped")  # of the history
 COUNTERS = (
     "seconds",
     "skipped",
@@ -40,6 +41,23 @@ class History:
     best_epoch: int = 0
     best_score: float = -math.inf
     stopped: str = ""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The rows, column by column."""
+        columns = {name: [row[name] for row in self.rows] for name in (self.rows[0] if self.rows else ())}
+        if columns:
+            columns["objective"] = [OBJECTIVES.index(name) for name in columns["objective"]]
+        return {
+            name: torch.tensor(column, dtype=torch.int64 if isinstance(column[0], int) else torch.float64)
+            for name, column in columns.items()
+        }
+
+    @staticmethod
+    def rows_of(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+        columns: dict[str, list] = {name: tensors[name].tolist() for name in COLUMNS if name in tensors}
+        if columns:
+            columns["objective"] = [OBJECTIVES[number] for number in columns["objective"]]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 class RunState:
@@ -127,6 +145,7 @@ class RunState:
         for hold, optimiser in self.optimisers.items():
             for number, values in optimiser.state.items():
                 groups[f"optimiser.{int(hold)}.{number}"] = values
+        groups["history"] = self.history.tensors()
         return {
             f"{group}/{name}": tensor.detach().cpu()
             for group, tensors in groups.items()
@@ -136,17 +155,19 @@ class RunState:
     def plain(self) -> dict[str, Any]:
         """All that is not a tensor, as JSON."""
         counters = {name: getattr(self, name) for name in COUNTERS}
-        return {"counters": _to_json(counters), "history": _to_json(asdict(self.history)), "held": self.held}
+        history = {name: value for name, value in vars(self.history).items() if name != "rows"}
+        return {"counters": _to_json(counters), "history": _to_json(history), "held": self.held}
 
     def restore(self, saved: Checkpoint) -> None:
         self.step = saved.step
         for name, value in _from_json(saved.state["counters"]).items():
             setattr(self, name, value)
-        self.history = History(**_from_json(saved.state["history"]))
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in saved.tensors.items():
             group, _, rest = name.partition("/")
             groups.setdefault(group, {})[rest] = tensor.to(self.model.inducing_inputs.device)
+        rows = groups.pop("history", {})
+        self.history = History(**_from_json(saved.state["history"]), rows=History.rows_of(rows))
         if saved.state["held"]:
             self.free_posterior.load_state_dict(groups["free"])
             self.hold()

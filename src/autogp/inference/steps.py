@@ -9,14 +9,14 @@ from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIss
 from autogp.likelihoods import InfiniteLOOError
 from autogp.linalg import NotPositiveDefiniteError
 from autogp.model import Marginals, SparseGP, condition
-from autogp.objectives import expected_log_prob, leave_one_out, log_predictive
+from autogp.objectives import expected_log_prob, leave_out, log_predictive
 from autogp.posteriors import LARGE, GaussianPosterior
 
 __all__ = ["FAILURES", "OBJECTIVES", "Batch", "NonFiniteError", "StepResult", "draw", "gradient_step", "natural_step"]
 
 VALUE_SAMPLES = 10
 # The value of each row, [B], of (likelihood, marginals, y, noise).
-OBJECTIVES = {"elbo": expected_log_prob, "loo": leave_one_out, "predictive": log_predictive}
+OBJECTIVES = {"elbo": expected_log_prob, "loo": leave_out, "predictive": log_predictive}
 
 
 class NonFiniteError(ArithmeticError):

@@ -4,16 +4,17 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from autogp.data import Batches, InputScaler, Source, TargetScaler, check_finite, prefetch
-from autogp.inference.callbacks import Interrupts, Progress
+from autogp.data import Batches, InputScaler, Source, TargetScaler, prefetch
+from autogp.inference.callbacks import Interrupts, Progress, showing
 from autogp.inference.checkpoint import Checkpoints
-from autogp.inference.feed import Feed, device_of, may_be_missing, training_score, validation_score
+from autogp.inference.feed import Feed, device_of, training_score, validation_score
 from autogp.inference.identity import data_identity, settings_identity
 from autogp.inference.schedule import Phase, Settings, phases
 from autogp.inference.start import leave_saddle
@@ -48,6 +49,7 @@ def train(
     folder: str | Path | None = None,
     resume: bool = False,
     callbacks: Sequence[Callable[[Progress], bool | None]] = (),
+    verbose: bool | str = "auto",
 ) -> History:
     """Trains the model in place and leaves it in the best state seen, as scored at the end of each epoch.
 
@@ -55,7 +57,7 @@ def train(
     epoch's own batches, or for the evidence lower bound leave-one-out where that is finite. Rows are scaled as they are
     read. With a `folder` the run is saved there at intervals and at SIGINT or SIGTERM; `resume=True` goes on from the
     newest checkpoint, and ends in the same bits as a run that was never broken. A callback that returns True stops the
-    run.
+    run. `verbose` shows progress on standard error: True, False, or "auto", on a terminal only.
 
     >>> import torch
     >>> from autogp.data import ArraySource
@@ -67,25 +69,27 @@ def train(
     >>> len(history.rows)
     3
     """
+    feed = Feed(model.to(device_of(settings)), len(source), weights, input_scaler, target_scaler)
     for rows in (source, validation):
         if rows is not None:
-            check_finite(rows, allow_missing_targets=may_be_missing(model, rows))
-    feed = Feed(model.to(device_of(settings)), len(source), weights, input_scaler, target_scaler)
+            feed.check(rows)
     state = RunState(model, settings)
     run = _Run(state, source, settings, feed, validation)
-    if folder is None:
-        run.loop(callbacks)
-        return state.history
-    kept = settings_identity(settings, model)
-    data = data_identity(source, feed.weights, validation, input_scaler, target_scaler)
-    with (
-        Checkpoints(folder, kept, data, reserve_bytes=2 * state.bytes()) as checkpoints,
-        Interrupts() as interrupts,
-    ):
-        saved = checkpoints.load_newest() if resume else checkpoints.refuse_existing()
-        if saved is not None:
-            state.restore(saved)
-        run.loop(callbacks, checkpoints, interrupts)
+    with showing(verbose) as display:
+        callbacks = [*callbacks, *display]
+        if folder is None:
+            run.loop(callbacks)
+            return state.history
+        kept = settings_identity(settings, model)
+        data = data_identity(source, feed.weights, validation, input_scaler, target_scaler)
+        with (
+            Interrupts() as interrupts,
+            Checkpoints(folder, kept, data, reserve_bytes=2 * state.bytes()) as checkpoints,
+        ):
+            saved = checkpoints.load_newest() if resume else checkpoints.refuse_existing()
+            if saved is not None:
+                state.restore(saved)
+            run.loop(callbacks, checkpoints, interrupts)
     return state.history
 
 
@@ -243,12 +247,15 @@ class _Run:
         # A batch is scored before its step: where it is the whole epoch, the score is of the epoch before.
         before = self.validation is None and self.batches.steps_per_epoch == 1 and epoch > 1
         scored, scored_epoch = (state.good, epoch - 1) if before else (snapshot, epoch)
-        # Scores are compared within the last phase: what the others are for is only seen at its end.
+        # Each phase has its own score, but for that of held-out rows; what the first ones are for is seen in the last.
         last = phase is self.phases[-1] or state.step >= self.total_steps
-        if score > history.best_score or not (last or math.isnan(score)):
-            history.best_score = score if last else -math.inf
+        comparable = last or self.validation is not None
+        if score > history.best_score or not (comparable or math.isnan(score)):
+            history.best_score = score if comparable else -math.inf
             history.best_epoch, state.best = scored_epoch, scored
-        if last and self.settings.patience is not None and epoch - history.best_epoch >= self.settings.patience:
+        in_phase = len(list(takewhile(lambda row: row["objective"] == phase.objective, reversed(history.rows))))
+        waited = min(epoch - history.best_epoch, in_phase)
+        if last and self.settings.patience is not None and waited >= self.settings.patience:
             return "no better score"
         return ""
 
