@@ -2,6 +2,7 @@
 
 __all__ = ["StorageError", "read_tensors", "replace_file", "write_tensors"]
 
+import errno
 import hashlib
 import json
 import math
@@ -112,7 +113,7 @@ def _read(path: Path, file: BufferedReader) -> tuple[dict[str, Tensor], dict[str
     length = os.fstat(file.fileno()).st_size
     header_length = int.from_bytes(file.read(8), "little")
     if length < 8 or header_length > length - 8:
-        raise ValueError(f"its {length} bytes are fewer than its header alone takes")
+        raise ValueError(f"it was not written by autogp, or is cut off ({length} bytes, fewer than its header says)")
     if header_length > _HEADER_LIMIT:
         raise ValueError(f"its header of {header_length} bytes is beyond the limit of {_HEADER_LIMIT}")
     header = file.read(header_length)
@@ -223,6 +224,8 @@ def _bytes(array: np.ndarray) -> memoryview:
 
 def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Put the parts into a file at `path`, which holds either all of its old content or all of its new one."""
+    if path.exists() and not path.is_file():  # a device or a pipe must not give way to a file
+        raise OSError(errno.EINVAL, "is not a file that could be replaced", str(path))
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     file = temporary.open("xb")
     try:
@@ -232,8 +235,10 @@ def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:  # a full disk has none
+            error.filename = str(path)
         raise
     if os.name == "posix":  # elsewhere folders cannot be opened
         folder = os.open(path.parent, os.O_RDONLY)

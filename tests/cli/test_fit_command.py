@@ -1,5 +1,6 @@
 """`autogp fit` finds out what a file holds, says what it assumed, and leaves a model and nothing else."""
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +48,7 @@ RNG = np.random.default_rng(0)
     ("y", "task", "words"),
     [
         (RNG.choice(["a", "b", "c"], 60), "classification", "holds text"),
-        (RNG.integers(0, 3, 60), "classification", "3 different whole numbers; else say --task regression"),
+        (RNG.integers(0, 3, 60), "classification", "3 different whole numbers; else say --task count or"),
         (RNG.integers(0, 2, 60).astype(float), "classification", "2 different whole numbers"),
         (RNG.integers(0, 2, 60).astype(bool), "classification", "2 different whole numbers"),
         (RNG.normal(size=60), "regression", "holds fractions"),
@@ -199,3 +200,23 @@ def test_wrong_usage_has_its_own_exit_code(run: Run, passengers: Path) -> None:
     assert "'soon' is no duration" in run("fit", data, "-t", "survived", "--time", "soon", code=2).stderr
     assert "'cosine' is not one of" in run("fit", data, "-t", "survived", "--kernel", "cosine", code=2).stderr
     assert "--epochs" in run("fit", data, "-t", "survived", "--epochs", "0", code=2).stderr
+
+
+def test_what_is_not_a_file_is_never_replaced(error: Callable[..., str], tmp_path: Path) -> None:
+    data = write_passengers(tmp_path / "data.csv", 30)
+    os.mkfifo(tmp_path / "pipe")
+    assert "is not a file that could be replaced" in error("fit", data, "-t", "survived", "-o", tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_target_that_is_no_label_is_refused(error: Callable[..., str], tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv", a=RNG.normal(size=60), name=np.array([f"person {i}" for i in range(60)]))
+    command = ["fit", data, "-o", tmp_path / "m.autogp"]
+    assert "60 different labels in 60 rows" in error(*command, "-t", "name")
+    assert "--ignore names 'a', the column that is to be predicted" in error(*command, "-t", "a", "--ignore", "a")
+
+
+def test_it_is_told_that_the_time_was_over(run: Run, tmp_path: Path) -> None:
+    data = write_passengers(tmp_path / "data.csv", 60)
+    shown = run("fit", data, "-t", "survived", "-o", tmp_path / "m.autogp", "--inducing", 5, "--time", "0.1s")
+    assert "note: --time ended training after" in shown.stderr

@@ -115,7 +115,7 @@ def test_absent_empty_and_unknown_files_are_named(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is empty"):
             open_source(tmp_path / name)
     (tmp_path / "x.mat").write_bytes(b"MATLAB")
-    with pytest.raises(ValueError, match=r"x\.mat should end in \.npy"):
+    with pytest.raises(ValueError, match=r"x\.mat should end in \.csv, .*\.npy"):
         open_source(tmp_path / "x.mat")
 
 
@@ -153,3 +153,19 @@ def test_rows_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n")
     with pytest.raises(ValueError, match=r"x\.csv has no rows"):
         list(read_rows(tmp_path / "x.csv", encoder))
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_files_that_are_not_what_their_name_says_are_named(tmp_path: Path, name: str) -> None:
+    for content in (b"\x80\x04 not numpy", b"PK\x03\x04 cut off"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=rf"{name} is not a {name[2:]} file of NumPy, or a damaged one"):
+            open_source(tmp_path / name)
+    with pytest.raises(ValueError, match="is a folder: name a file"):
+        open_source(tmp_path)
+
+
+def test_text_in_two_bytes_is_told_from_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("x,y\n1,2\n".encode("utf-16"))
+    with pytest.raises(ValueError, match="is not in UTF-8"):
+        open_source(tmp_path / "a.csv", "y")

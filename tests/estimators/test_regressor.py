@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.metrics import r2_score
 
 from autogp import GPRegressor, elbo
 
@@ -149,3 +150,19 @@ def test_every_kernel_learns_a_trend(kernel):
     X, y = simulated("gaussian", 100, 0)
     model = fitted(X, y + 50 * X[:, 0], kernel=kernel, objective="predictive", max_epochs=30)
     assert model.score(X, y + 50 * X[:, 0]) > 0.6
+
+
+def test_score_passes_over_missing_targets():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (80, 1))
+    Y = np.column_stack([np.sin(2 * X[:, 0]), X[:, 0] ** 2]) + 0.1 * rng.normal(size=(80, 2))
+    model = GPRegressor(10, max_epochs=30, random_state=0).fit(X, Y)
+    whole = model.score(X, Y)
+    assert whole == pytest.approx(r2_score(Y, model.predict(X)))
+    known = rng.random(80) < 0.7
+    Y[~known, 0] = np.nan
+    mean = model.predict(X)
+    expected = (r2_score(Y[known, 0], mean[known, 0]) + r2_score(Y[:, 1], mean[:, 1])) / 2
+    assert model.score(X, Y) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="n_samples must be at least 1, got 0"):
+        model.sample_y(X, n_samples=0)

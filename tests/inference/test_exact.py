@@ -12,12 +12,11 @@ from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 from autogp import MixturePosterior, SparseGP, elbo
 from autogp.data import ArraySource
-from autogp.inference import Settings, absorb, train_exact
-from autogp.inference.exact import collapsed_bound, collapsed_leave_one_out
+from autogp.inference import Settings, train_exact
+from autogp.inference.exact import collapsed_bound
 from autogp.inference.steps import Batch
 from autogp.kernels import RBF
 from autogp.likelihoods import Gaussian, StudentT
-from autogp.objectives import predictive
 
 
 def problem(count: int = 40, inputs: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,11 +47,10 @@ def test_the_collapsed_bound_is_titsias():
     assert elbo(model, x, y).item() == pytest.approx(found, rel=1e-10)  # q was left at its maximum
 
 
-@pytest.mark.parametrize("objective", [collapsed_bound, collapsed_leave_one_out])
-def test_the_gradient_is_that_with_q_at_its_best(objective):
+def test_the_gradient_is_that_with_q_at_its_best():
     x, y = problem()
     model = SparseGP(RBF(lengthscale=[0.7, 1.4], variance=1.3), Gaussian(variance=0.1), x[:7].clone())
-    objective(model, whole(x, y)).backward()
+    collapsed_bound(model, whole(x, y)).backward()
     for parameter in (*model.kernel.parameters(), *model.likelihood.parameters(), model.inducing_inputs):
         assert parameter.grad is not None
         place = (0,) * parameter.ndim
@@ -60,7 +58,7 @@ def test_the_gradient_is_that_with_q_at_its_best(objective):
             values = []
             for step in (1e-5, -2e-5):
                 parameter[place] += step
-                values.append(objective(model, whole(x, y)).item())
+                values.append(collapsed_bound(model, whole(x, y)).item())
             parameter[place] += 1e-5
         slope = (values[0] - values[1]) / 2e-5
         assert parameter.grad[place].item() == pytest.approx(slope, rel=1e-5)
@@ -132,37 +130,8 @@ def test_what_has_no_closed_form_is_refused():
             train_exact(model, ArraySource(x, y), Settings())
 
 
-def test_collapsed_leave_one_out_is_the_density_of_each_row_given_the_others():
-    x, y = problem(20)
-    model = SparseGP(RBF(lengthscale=0.7, variance=1.3), Gaussian(variance=0.1), x[:7])
-    with torch.no_grad():
-        found = collapsed_leave_one_out(model, whole(x, y)).item()
-        assert elbo(model, x, y).item() == pytest.approx(collapsed_bound(model, whole(x, y)).item(), rel=1e-10)
-        expected = 0.0
-        for row in range(20):
-            without = SparseGP(RBF(lengthscale=0.7, variance=1.3), Gaussian(variance=0.1), x[:7])
-            absorb(without, *(part[torch.arange(20) != row] for part in (x, y)))
-            expected += predictive(without, x[row : row + 1], y[row : row + 1]).item()
-    assert found == pytest.approx(expected, rel=1e-8)
-
-
-def test_leave_one_out_of_all_rows_is_maximised():
-    x, y = problem(60)
-    found = {}
-    for objective in ("elbo", "loo"):
-        model = SparseGP(RBF(lengthscale=[1.0, 1.0]), Gaussian(variance=1.0), x[:10])
-        told = []
-        train_exact(
-            model,
-            ArraySource(x, y),
-            Settings(objective=objective, max_epochs=60),
-            callbacks=[lambda progress, told=told: told.append(progress.objective)],
-        )
-        assert set(told) == {objective}
-        with torch.no_grad():
-            found[objective] = collapsed_leave_one_out(model, whole(x, y)).item()
-    assert found["loo"] > found["elbo"] + 1e-3
-    with pytest.raises(ValueError, match="neither weights nor missing"):
-        train_exact(model, ArraySource(x, y), Settings(objective="loo"), weights=np.ones(60))
-    with pytest.raises(ValueError, match="'elbo' or 'loo'"):
-        train_exact(model, ArraySource(x, y), Settings(objective="predictive"))
+def test_other_objectives_are_refused():
+    x, y = problem()
+    model = SparseGP(RBF(), Gaussian(), x[:7])
+    with pytest.raises(ValueError, match="for the objective 'elbo', got 'loo': use train"):
+        train_exact(model, ArraySource(x, y), Settings(objective="loo"))

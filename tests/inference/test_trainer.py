@@ -17,6 +17,9 @@ from learnable import Problem, held_out_score
 from autogp import GaussianPosterior, MixturePosterior, SparseGP
 from autogp.data import ArraySource, InputScaler, TargetScaler, summarise
 from autogp.inference import CheckpointError, Progress, Settings, TrainingDivergedError, train, trainer
+from autogp.inference.checkpoint import Checkpoints
+from autogp.inference.feed import Feed
+from autogp.inference.state import RunState
 from autogp.kernels import RBF
 from autogp.likelihoods import Bernoulli, Gaussian, Softmax
 from autogp.objectives import elbo
@@ -644,3 +647,54 @@ def test_training_leaves_the_users_arrays_and_scalers_alone():
     assert np.array_equal(problem.source.x, x)
     assert np.array_equal(problem.source.y, y)
     assert not scaler.shift.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("gaussian", math.nan, "targets hold nan in row 155"),
+        ("softmax", 7, "got 7 at row 155"),
+        ("poisson", -1, "row 155"),
+    ],
+)
+def test_targets_that_cannot_be_are_found_before_the_first_step_with_their_row(name, value, message):
+    problem = Problem(name)
+    x, y = problem.source.rows(np.arange(len(problem.source)))
+    y = y.reshape(len(y)).copy()
+    y[155] = value
+    steps = []
+    with pytest.raises(ValueError, match=message):
+        train(problem.model(), ArraySource(x, y), QUICK, callbacks=[steps.append])
+    assert steps == []
+
+
+def test_a_source_of_ones_own_may_return_lists():
+    problem = Problem("gaussian")
+
+    class Lists:
+        def __len__(self):
+            return len(problem.source)
+
+        def rows(self, indices):
+            return tuple(part.tolist() for part in problem.source.rows(indices))
+
+    assert len(train(problem.model(), Lists(), QUICK).rows) == QUICK.max_epochs
+
+
+def test_the_callers_scalers_stay_where_they_are():
+    scaler = InputScaler(torch.zeros(1), torch.ones(1))
+    feed = Feed(Problem("gaussian").model(), 10, None, scaler, None)
+    assert feed.input_scaler is not scaler
+
+
+def test_long_histories_can_be_saved(tmp_path):
+    problem = Problem("gaussian")
+    state = RunState(problem.model(), QUICK)
+    row = {"epoch": 1, "step": 5, "seconds": 0.1, "objective": "loo", "value": -1.5, "score": math.nan}
+    state.history.rows = [row | {"learning_rate": 0.1, "skipped": 0} for _ in range(100_000)]
+    with Checkpoints(tmp_path, {}, {}) as checkpoints:
+        checkpoints.save(5, state.tensors(), state.plain())
+        again = RunState(problem.model(), QUICK)
+        again.restore(checkpoints.load_newest())
+    assert len(again.history.rows) == 100_000
+    assert str(again.history.rows[7]) == str(state.history.rows[7])  # equal NaNs and order too

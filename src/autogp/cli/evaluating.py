@@ -40,7 +40,9 @@ def report_file(terminal: Terminal, model_path: Path, data: Path, target: str | 
     source = _open(model, data, target)
     for note in source.notes:
         terminal.note(note)
-    write_report(out, model, source)
+    what = target or target_of(model)
+    title = f"How well does {model_path.name} predict {what or 'the targets'} in {data.name}?"
+    write_report(out, model, source, title=title)
     terminal.say(f"{out} is written: open it in a browser")
     terminal.result({"out": str(out), "rows": len(source), "notes": source.notes})
 
@@ -56,6 +58,8 @@ def _open(model: Any, data: Path, target: str | None) -> ArraySource:
     target = target or target_of(model)
     if target is None:
         raise ValueError("the model does not know the name of its target: say --target COLUMN")
+    if target in encoder.used:
+        raise ValueError(f"column {target!r} is an input of the model: --target names the column that it predicts")
     text = is_classifier(model) and model.classes_.dtype.kind in "UO"
     return open_source(
         data, target, classes=[str(label) for label in model.classes_] if text else None, encoder=encoder

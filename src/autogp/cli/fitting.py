@@ -61,6 +61,8 @@ def fit_file(
     shutil.rmtree(folder, ignore_errors=True)
 
     terminal.say(describe(model))
+    if settings.get("time_budget") and model.history_[-1]["seconds"] >= settings["time_budget"]:
+        terminal.note(f"--time ended training after {_counted(model.history_[-1]['step'], 'step')}: more may do better")
     terminal.say(f"saved in {out}; next: autogp predict {out} NEW_DATA --out predictions.csv")
     notes = [*source.notes, found.assumption] if found.assumption else source.notes
     terminal.result({"model": str(out), "task": found.task, **facts(model), "notes": notes})
@@ -75,6 +77,8 @@ def _open(data: Path, target: str | None, ignore: list[str]) -> ArraySource:
     if target is None:
         raise typer.BadParameter(f"which column is to be predicted? There are {_listed(names)}", param_hint="--target")
     refuse_unknown(data, [target, *ignore], names)
+    if target in ignore:
+        raise ValueError(f"--ignore names {target!r}, the column that is to be predicted")
     return open_source(data, target, columns=[name for name in names if name != target and name not in ignore])
 
 

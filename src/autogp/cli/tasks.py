@@ -10,6 +10,7 @@ __all__ = ["TaskFound", "find_task"]
 
 MOST_CLASSES = 20  # more different whole numbers than these are taken for quantities
 ROWS_PER_CLASS = 5
+OTHER_TASKS = "else say --task count or --task regression"
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,19 @@ def _likeliest(y: np.ndarray, whole: bool) -> TaskFound:
     few = count <= max(2, min(MOST_CLASSES, len(y) // ROWS_PER_CLASS))
     if few and (y.dtype.kind != "f" or count <= 2):
         return _classification(
-            y.astype(np.int64), f"the target holds {count} different whole numbers; else say --task regression"
+            y.astype(np.int64),
+            f"the target holds {count} different whole numbers; {OTHER_TASKS}",
         )
     other = "; --task count is for counts, --task classification for labels" if y.min() >= 0 else ""
     return TaskFound("regression", y, f"the target holds {count} different whole numbers{other}")
 
 
 def _classification(labels: np.ndarray, assumption: str = "") -> TaskFound:
-    first = labels[0]
-    if (labels == first).all():
-        raise ValueError(f"all rows have the same class, {str(first)!r}: there is nothing to learn")
+    count = len(np.unique(labels))
+    if count == 1:
+        raise ValueError(f"all rows have the same class, {str(labels[0])!r}: there is nothing to learn")
+    if count > max(MOST_CLASSES, len(labels) // 2):
+        raise ValueError(
+            f"the target holds {count} different labels in {len(labels)} rows: most classes would have a single row"
+        )
     return TaskFound("classification", labels, assumption)

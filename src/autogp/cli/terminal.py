@@ -3,13 +3,14 @@
 import json
 import logging
 import math
+import os
 import signal
 import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
@@ -41,11 +42,16 @@ class Terminal:
     def result(self, values: dict[str, Any]) -> None:
         """The one JSON object, where that was asked for."""
         if self.json:
-            print(json.dumps(_plain(values)))
+            print(json.dumps(_plain(values)), flush=True)
 
     def fail(self, text: str, label: str = "error: ") -> None:
         """Says what is wrong; with JSON also as the object's `error`."""
-        self.result({"error": text})
+        try:
+            self.result({"error": text})
+            sys.stdout.flush()
+        except OSError:  # standard output itself is what is wrong: what it still holds must not fail again at the end
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         self.err.print(Text.assemble((label, "bold red"), text), soft_wrap=True)
 
 
@@ -58,6 +64,7 @@ def reporting(json: bool, debug: bool) -> Iterator[Terminal]:
         warnings.showwarning = lambda message, *_: terminal.note(" ".join(str(message).split()))
         try:
             yield terminal
+            sys.stdout.flush()
         except (typer.Exit, typer.BadParameter, BrokenPipeError):
             raise
         except KeyboardInterrupt as stop:

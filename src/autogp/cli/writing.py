@@ -20,6 +20,8 @@ def check_writable(out: Path, data: Path) -> None:
         raise ValueError(f"there is no folder {out.parent} to write {out.name} into")
     if out.is_dir():
         raise ValueError(f"{out} is a folder: name a file")
+    if out.exists() and not out.is_file():
+        raise ValueError(f"{out} is not a file that could be replaced: name another")
     if out.exists() and data.exists() and out.samefile(data):
         raise ValueError(f"{out} is the data itself: write to another file")
     if not os.access(out.parent, os.W_OK):
@@ -36,9 +38,11 @@ def table_writer(out: Path, schema: pa.Schema) -> Iterator[TableWriter]:
             yield writer
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, out)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(name)
+        if isinstance(error, OSError) and error.errno is not None:  # of the temporary file, or nameless
+            raise OSError(error.errno, os.strerror(error.errno), str(out)) from error
         raise
 
 

@@ -3,8 +3,10 @@
 import gzip
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -86,7 +88,7 @@ def open_source(
     if IDX_NAME.search(path.name):
         labels = _labels_beside(path) if target is None else _existing(target)
         return ArraySource(_read_idx(path), None if labels is None else _read_idx(labels))
-    raise ValueError(f"{path} should end in .npy, .npz, .idx(.gz), -ubyte(.gz) or one of {TABLE_SUFFIXES}")
+    raise ValueError(f"{path} should end in {', '.join(TABLE_SUFFIXES)}, .npy, .npz, .idx(.gz) or -ubyte(.gz)")
 
 
 def is_table(path: str | Path) -> bool:
@@ -136,6 +138,8 @@ def read_rows(
 
 def _existing(path: str | Path) -> Path:
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'not a file'}: name a file of data")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     if path.stat().st_size == 0:
@@ -143,15 +147,31 @@ def _existing(path: str | Path) -> Path:
     return path
 
 
+@contextmanager
+def _loading(path: Path) -> Iterator[None]:
+    """NumPy's errors about the file, which name neither it nor what to do, in words."""
+    try:
+        yield
+    except (ValueError, EOFError, BadZipFile, KeyError) as error:
+        if "Object arrays" in str(error) or "Python objects" in str(error):
+            raise ValueError(f"{path} holds Python objects: save arrays of numbers") from error
+        raise ValueError(f"{path} is not a {path.suffix[1:]} file of NumPy, or a damaged one") from error
+
+
 def _read_npy(path: Path) -> np.ndarray:
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    with _loading(path):
+        return np.lib.format.open_memmap(path, mode="r")
 
 
 def _open_npz(path: Path, target: str | Path | None) -> ArraySource:
-    with np.load(path, allow_pickle=False) as archive:
+    with path.open("rb") as file:
+        with _loading(path):
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("a lone array")
         names = archive.files
         x_name = next((name for name in INPUT_NAMES if name in names), None)
-        y_name = next((name for name in ([target] if target else TARGET_NAMES) if name in names), None)
+        y_name = next((name for name in ([str(target)] if target else TARGET_NAMES) if name in names), None)
         # A lone array of inputs is data to predict; a target under another name is more likely than none.
         if x_name is None or (y_name is None and (target or len(names) > 1)):
             wanted = repr(target) if target else " or ".join(TARGET_NAMES)
@@ -159,7 +179,8 @@ def _open_npz(path: Path, target: str | Path | None) -> ArraySource:
                 f"{path} should hold inputs named {' or '.join(INPUT_NAMES)} and targets named {wanted}; "
                 f"it holds {', '.join(names) or 'nothing'}"
             )
-        return ArraySource(archive[x_name], None if y_name is None else archive[y_name])
+        with _loading(path):
+            return ArraySource(archive[x_name], None if y_name is None else archive[y_name])
 
 
 def _labels_beside(path: Path) -> Path | None:

@@ -155,6 +155,8 @@ def _open_csv(path: Path, **conversion: object) -> csv.CSVStreamingReader:
 def _delimiter(path: Path) -> str:
     with pa.input_stream(path, compression="detect") as stream:
         start = stream.read(CSV_BLOCK_BYTES)
+    if b"\0" in start:
+        raise ValueError(f"{path} {NOT_UTF_8}")
     header = start.split(b"\n", 1)[0].decode("utf-8", errors="replace")
     return max(",;\t", key=header.count)
 

@@ -188,7 +188,7 @@ class GPEstimator(BaseEstimator):
             folder = self.checkpoint
             history = train(model, rows, settings, **arguments, folder=folder, resume=folder is not None)
         self.model_ = model
-        self.history_ = history.rows
+        self.history_, self.best_epoch_ = history.rows, history.best_epoch
         self.n_rows_ = summary.rows
         self._varies = summary.x.minimum < summary.x.maximum
         self._score_training_rows(rows, weights)

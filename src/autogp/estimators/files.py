@@ -48,6 +48,7 @@ def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
         "feature_names": None if names is None else list(names),
         "target_names": estimator.target_names_,
         "rows": estimator.n_rows_,
+        "best_epoch": estimator.best_epoch_,
         "encoder": None if estimator.encoder_ is None else estimator.encoder_.describe(),
         "history_objectives": [row["objective"] for row in estimator.history_],
         "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
@@ -130,6 +131,9 @@ def _restore(
         raise ValueError("the names of the targets are no list of names")
     estimator.target_names_ = names
     estimator.n_rows_ = _count(description["rows"])
+    estimator.best_epoch_ = best = description.get("best_epoch", 0)
+    if type(best) is not int or not 0 <= best <= len(description["history_objectives"]):
+        raise ValueError(f"{best!r} is no number of an epoch")
     estimator._varies = tensors["varies"].numpy()
     for name in SCORES:
         setattr(estimator, name, float(tensors[name]))

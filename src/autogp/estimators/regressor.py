@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
@@ -189,11 +190,23 @@ class GPRegressor(RegressorMixin, GPEstimator):
         found = [values[:, 0] if self._single else values for values in found]
         return tuple(found) if return_std else found[0]
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R^2, the mean over the outputs; of each output the rows whose target is not missing."""
+        y, mean = np.asarray(y, dtype=np.float64), self.predict(X)
+        if y.ndim < 2 or not np.isnan(y).any():
+            return float(r2_score(y, mean, sample_weight=sample_weight))
+        weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
+        known = ~np.isnan(y)
+        columns = [r2_score(a[k], b[k], sample_weight=weights[k]) for a, b, k in zip(y.T, mean.T, known.T, strict=True)]
+        return float(np.mean(columns))
+
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Targets drawn from the predictive distribution, rows together: [N, n_samples] or [N, P, n_samples].
 
         The functions are drawn at all rows at once, which takes memory as the square of their number.
         """
+        if n_samples < 1:
+            raise ValueError(f"n_samples must be at least 1, got {n_samples}")
         source = self._predicted_rows(X)
         x = self._scaled(source.rows(np.arange(len(source)))[0])
         seed = int(check_random_state(random_state).randint(2**31 - 1))

@@ -98,6 +98,9 @@ def _relevance(estimator: "GPEstimator") -> list[str]:
     except AttributeError:
         return []
     names = getattr(estimator, "feature_names_in_", np.array([f"x{i}" for i in range(len(shares))]))
+    if estimator.encoder_ is not None:  # columns that were left out have no share
+        used = [i for i, name in enumerate(names) if name not in estimator.encoder_.ignored]
+        names, shares = names[used], shares[used]
     order = np.argsort(-shares)[:MOST_COLUMNS]
     if shares[order[0]] < SMALL_SHARE:
         return [f"spread over many columns; the first, {names[order[0]]}, has {100 * shares[order[0]]:.1f} %"]
@@ -137,7 +140,8 @@ def _training(estimator: "GPEstimator") -> str:
         return "none"
     last = estimator.history_[-1]
     time = f"{_counted(last['epoch'], 'epoch')} ({_counted(last['step'], 'step')}) in {last['seconds']:.1f} s"
-    return f"{time}, objective {last['objective']}"
+    kept = f", best at the end of epoch {estimator.best_epoch_}" if 0 < estimator.best_epoch_ < last["epoch"] else ""
+    return f"{time}, objective {last['objective']}{kept}"
 
 
 def _scores(estimator: "GPEstimator") -> list[tuple[str, str]]:

@@ -127,7 +127,7 @@ def _train(
         "callbacks": callbacks,
         "verbose": verbose,
     }
-    if run.preset.exact and run.objective != "predictive":
+    if run.preset.exact and run.objective == "elbo":
         history = train_exact(model, source, settings, **common)
     else:
         history = train(model, source, settings, folder=folder, resume=resume, **common)

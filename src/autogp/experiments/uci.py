@@ -17,7 +17,7 @@ EXPERIMENT = Experiment(
     metrics=("nlp", "rmse", "smse"),
     presets={"ours": Preset(Settings(max_epochs=100), exact=True)},
     note=(
-        "Seeds are the first of the published splits. Evidence lower bound and leave-one-out: 100 iterations of L-BFGS "
-        "on all rows, q always at the maximum of the bound; predictive: 100 epochs of steps on batches."
+        "Seeds are the first of the published splits. Evidence lower bound: 100 iterations of L-BFGS on all rows, q "
+        "always at the maximum of the bound; leave-one-out and predictive: 100 epochs of steps on batches."
     ),
 )

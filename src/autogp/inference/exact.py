@@ -16,12 +16,12 @@ from autogp.inference.schedule import Settings
 from autogp.inference.state import History
 from autogp.inference.steps import FAILURES, Batch
 from autogp.likelihoods import Gaussian
-from autogp.model import Marginals, Prepared, SparseGP, condition
-from autogp.moments import Moments, squared_norms
-from autogp.objectives import expected_log_prob, sparse_leave_one_out
+from autogp.model import Prepared, SparseGP, condition
+from autogp.moments import Moments
+from autogp.objectives import expected_log_prob
 from autogp.posteriors import GaussianPosterior
 
-__all__ = ["collapsed_bound", "collapsed_leave_one_out", "train_exact"]
+__all__ = ["collapsed_bound", "train_exact"]
 
 ITERATIONS = 200
 CORRECTIONS = 20  # pairs of steps and gradients that L-BFGS remembers
@@ -40,29 +40,6 @@ def collapsed_bound(model: SparseGP, batch: Batch) -> Tensor:
     moments = _best_posterior(model, batch, basis, prepared)
     rows = expected_log_prob(likelihood, condition(basis, prior_variance, moments), batch.y)
     return (batch.weights * rows).sum() - moments.kl()
-
-
-def collapsed_leave_one_out(model: SparseGP, batch: Batch) -> Tensor:
-    """sum_n log p(y_n | all other rows) where q maximises the bound, with q left there.
-
-    Unlike the bound it is not at its own maximum over q: the gradient goes through q. All rows count the same.
-    """
-    likelihood = _gaussian(model)
-    prepared = model.prepare()
-    basis, prior_variance = model.basis(batch.x, prepared)
-    _best_posterior(model, batch, basis, prepared)
-    noise = likelihood.variance.to(basis.dtype)[:, None, None]  # [Q, 1, 1]
-    eye = torch.eye(basis.shape[1], dtype=basis.dtype, device=basis.device)
-    factor = torch.linalg.cholesky(eye + basis @ basis.mT / noise)  # of Lambda
-    half = torch.linalg.solve_triangular(factor, basis.expand(len(noise), -1, -1), upper=False)  # [Q, M, B]
-    mean = half.mT @ (half @ (batch.y.mT[..., None] / noise))  # A' S A y / s2, [Q, B, 1]
-    residual = prior_variance - squared_norms(basis)
-    variance = half.square().sum(-2) + residual.clamp_min(0)
-    marginals = Marginals(mean.new_zeros(1), mean.squeeze(-1).mT[None], variance.mT[None], residual.mT)
-    return sparse_leave_one_out(likelihood, marginals, batch.y).sum()
-
-
-COLLAPSED = {"elbo": collapsed_bound, "loo": collapsed_leave_one_out}
 
 
 def _gaussian(model: SparseGP) -> Gaussian:
@@ -96,11 +73,12 @@ def train_exact(
 ) -> History:
     """Maximises the collapsed bound of a model with Gaussian noise; an epoch is an iteration of L-BFGS.
 
-    The arguments are those of `train`. With the objective "loo" it maximises leave-one-out, which is finite here
-    whatever the noise; weights and missing targets are then not allowed. Of the settings, objective, max_epochs (200
-    unless given), time_budget, patience and device count. Every iteration sees all rows, so there is no noise: up to
-    some ten thousand rows it finds in a hundred passes what steps on batches do not find in thousands.
+    The arguments are those of `train`. Of the settings, max_epochs (200 unless given), time_budget, patience and device
+    count. Every iteration sees all rows, so there is no noise: up to some ten thousand rows it finds in a hundred
+    passes what steps on batches do not find in thousands.
     """
+    if settings.objective != "elbo":
+        raise ValueError(f"all rows at once are for the objective 'elbo', got {settings.objective!r}: use train")
     feed = Feed(model.to(device_of(settings)), len(source), weights, input_scaler, target_scaler)
     for rows in (source, validation):
         if rows is not None:
@@ -113,11 +91,6 @@ def train_exact(
         for parameter in (*model.kernel.parameters(), *model.likelihood.parameters(), model.inducing_inputs)
         if parameter.requires_grad
     ]
-    objective = COLLAPSED.get(settings.objective)
-    if objective is None:
-        raise ValueError(f"objective must be 'elbo' or 'loo' with all rows at once, got {settings.objective!r}")
-    if settings.objective == "loo" and (weights is not None or batch.y.isnan().any()):
-        raise ValueError("leave-one-out of all rows at once takes neither weights nor missing targets")
     max_iterations = settings.max_epochs or ITERATIONS
     started = time.monotonic()
     history = History()
@@ -129,7 +102,7 @@ def train_exact(
         torch.nn.utils.vector_to_parameters(torch.from_numpy(vector).to(feed.device), parameters)
         model.zero_grad(set_to_none=True)
         try:
-            value = -objective(model, batch) / feed.total_weight
+            value = -collapsed_bound(model, batch) / feed.total_weight
         except FAILURES:
             return REFUSED, np.zeros_like(vector)
         value.backward()

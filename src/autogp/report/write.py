@@ -125,12 +125,14 @@ def _relevance(held: HeldOut) -> dict[str, Any] | None:
         return None
     if held.image_shape is not None:
         return {"picture": heat_map(shares, held.image_shape), "most": percent(shares.max())}
-    order = np.argsort(-shares, kind="stable")[:MOST_BARS]
+    encoder = held.estimator.encoder_
+    left_out = {} if encoder is None else encoder.ignored
+    order = [i for i in np.argsort(-shares, kind="stable") if held.names[i] not in left_out][:MOST_BARS]
     bars = [
         {"name": held.names[i], "share": percent(shares[i]), "width": f"{100 * shares[i] / shares.max():.1f}"}
         for i in order
     ]
-    return {"bars": bars, "others": len(shares) - len(bars), "rest": percent(1 - shares[order].sum())}
+    return {"bars": bars, "others": len(shares) - len(left_out) - len(bars), "rest": percent(1 - shares[order].sum())}
 
 
 def _inducing(held: HeldOut, order: np.ndarray, said: list[str], heading: str) -> dict[str, Any]:
