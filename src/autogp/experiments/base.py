@@ -36,7 +36,7 @@ class Preset:
     likelihood: Callable[[], Likelihood] | None = None  # in place of the experiment's
     precision: torch.dtype | None = None  # of blocks of rows; none: float64 where there are few columns
     start: Callable[[SparseGP], None] | None = None  # what else is done to the model before its first step
-    exact: bool = False  # all rows at once, for Gaussian noise and the bound; other objectives learn from batches
+    exact: bool = False  # the bound from all rows at once, for Gaussian noise; other objectives go on from there
 
 
 @dataclass(frozen=True)

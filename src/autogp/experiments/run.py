@@ -17,6 +17,7 @@ from autogp.experiments.base import Run
 from autogp.experiments.record import environment, plain, read_json, write_json
 from autogp.experiments.scores import scores
 from autogp.inference import (
+    History,
     Progress,
     Settings,
     start_class_inducing_inputs,
@@ -127,9 +128,10 @@ def _train(
         "callbacks": callbacks,
         "verbose": verbose,
     }
-    if run.preset.exact and run.objective == "elbo":
-        history = train_exact(model, source, settings, **common)
-    else:
+    history = History()
+    if run.preset.exact:
+        history = train_exact(model, source, replace(settings, objective="elbo"), **common)
+    if not run.preset.exact or run.objective != "elbo":
         history = train(model, source, settings, folder=folder, resume=resume, **common)
     trained = time.monotonic()
     found = judge(quick=False)
