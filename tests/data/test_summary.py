@@ -133,3 +133,14 @@ def test_a_source_without_rows_is_refused() -> None:
 
     with pytest.raises(ValueError, match="no rows"):
         summarise(Nothing(ArraySource(np.eye(1))))
+
+
+def test_targets_have_to_pass_a_check_of_their_own_and_rows_keep_their_numbers():
+    def small(y):
+        if (y > 90).any():
+            raise ValueError(f"too large in row {int((y > 90).nonzero()[0])}")
+
+    source = ArraySource(np.zeros((100, 2), np.uint8), np.arange(100))
+    check_finite(source, chunk_rows=7)
+    with pytest.raises(ValueError, match="too large in row 91"):
+        check_finite(source, check_targets=small, chunk_rows=7)

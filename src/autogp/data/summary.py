@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -106,13 +107,14 @@ def check_finite(
     x, y = map(np.asarray, source.rows(np.zeros(1, np.int64)))
     if x.dtype.kind != "f" and y.dtype.kind != "f" and check_targets is None:
         return
-    for indices, x, y in _chunks(source, None, chunk_rows):
+    for number, (indices, x, y) in enumerate(_chunks(source, None, chunk_rows)):
         _check_chunk(indices, x, y, allow_missing_targets)
         if check_targets is not None:
             try:
                 check_targets(_tensor(y))
-            except ValueError:  # once more with all rows before, for the row's number
-                check_targets(_tensor(source.rows(np.arange(indices[-1] + 1))[1]))
+            except ValueError:  # once more with the rows before, for the row's number
+                so_far = [y for _, _, y in islice(_chunks(source, None, chunk_rows), number + 1)]
+                check_targets(_tensor(np.concatenate(so_far)))
                 raise
 
 
