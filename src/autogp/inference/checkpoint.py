@@ -233,7 +233,7 @@ def _explain(error: OSError) -> tuple[str, str]:
     """What went wrong, and what to do about it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk full", "free space"
-    return str(error), "mend that"
+    return error.strerror or str(error), "mend that"
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[str]:
