@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.linalg import cho_solve, cholesky
-from sklearn.datasets import load_diabetes
+from sklearn.datasets import load_diabetes, load_iris
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from autogp import GPClassifier, GPRegressor
+from autogp.estimators.summary import describe
 from autogp.objectives import elbo, leave_one_out
 
 
@@ -98,3 +99,12 @@ def test_the_default_regressor_reaches_the_best_exact_evidence_on_the_diabetes_d
     best = optimum(X, y, lengthscale=3.0)
     assert best == pytest.approx(-2398.4, abs=0.5)
     assert GPRegressor(kernel="rbf", random_state=0).fit(X, y).elbo_ == pytest.approx(best, abs=2)
+
+
+def test_small_data_stop_when_the_score_has_settled():
+    X, y = load_iris(return_X_y=True)
+    model = GPClassifier(random_state=0).fit(X[::3], y[::3])
+    assert model.best_epoch_ + 50 == len(model.history_) < 300
+    assert f"best at the end of epoch {model.best_epoch_}" in describe(model)
+    whole = GPClassifier(random_state=0, max_epochs=300).fit(X[::3], y[::3])
+    assert len(whole.history_) == 300

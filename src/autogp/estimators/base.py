@@ -42,6 +42,7 @@ FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 l
 SAME_UNIT_COLUMNS = 16
 ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.5, 0.5)  # of natural gradients, where steps have no noise
+SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
 SHORT_PASS = 1e9  # multiplications
 
 
@@ -209,18 +210,20 @@ class GPEstimator(BaseEstimator):
     def _settings(self, count: int, likelihood: Likelihood, seed: int) -> Settings:
         """Settings for so many rows. Where one batch holds them all and nothing is sampled, steps have no noise: they
         may be long."""
-        batch_size, rates = self.batch_size, Settings.natural_rates
+        batch_size, rates, patience = self.batch_size, Settings.natural_rates, self.patience
         if batch_size is None:
             batch_size = count if count <= ONE_BATCH else Settings.batch_size
         if batch_size >= count and not likelihood.sampled & {"elbo", self.objective}:
             rates = NOISELESS_RATES
+        if batch_size >= count and patience is None and self.max_epochs is None:
+            patience = SETTLED_EPOCHS
         return Settings(
             objective=self.objective,
             max_epochs=self.max_epochs,
             batch_size=batch_size,
             learning_rate=self.learning_rate,
             natural_rates=rates,
-            patience=self.patience,
+            patience=patience,
             time_budget=self.time_budget,
             device=self.device,
             seed=seed,

@@ -54,7 +54,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
     validation_fraction : float or None
         Share of the rows held out; training then returns its best state on them.
     patience : int or None
-        Stop after so many epochs without a better score.
+        Stop after so many epochs without a better score; None: 50 where each step sees all rows and max_epochs is None.
     time_budget : float or None
         Seconds after which training ends, wherever it is.
     checkpoint : str or None
