@@ -1,8 +1,11 @@
 """Leave-one-out of a sparse Gaussian regression, against taking each row away and computing q anew."""
 
+import math
+
+import pytest
 import torch
 
-from autogp import SparseGP
+from autogp import InfiniteLOOError, SparseGP
 from autogp.inference import absorb
 from autogp.kernels import RBF
 from autogp.likelihoods import Gaussian
@@ -48,3 +51,18 @@ def test_it_is_leave_one_out_of_f_where_u_tells_everything():
     found = sparse_leave_one_out(model.likelihood, marginals, y)
     expected = leave_one_out(model.likelihood, marginals, y)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_row_of_which_q_knows_less_than_its_own_noise_is_refused():
+    """Such a q was never found from rows: taking one out leaves a negative variance, and nothing to integrate."""
+    x = torch.linspace(0, 3, 12, dtype=torch.float64)[:, None]
+    y = torch.sin(2 * x)
+    y[7] = math.nan
+    model = SparseGP(RBF(variance=2.0), Gaussian(variance=0.1), x[5:8])  # q is the prior
+    marginals = model.marginals(x)
+    with pytest.raises(InfiniteLOOError, match=r"at \d+ of 12 rows q\(f\) is too wide \(the first is row \d+"):
+        sparse_leave_one_out(model.likelihood, marginals, y)
+    rows = sparse_leave_one_out(model.likelihood, model.marginals(x[7:8]), y[7:8])  # nothing to take out
+    assert rows.tolist() == [0.0]
+    (rows.sum() * 1.0).backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)

@@ -263,6 +263,18 @@ def test_leave_one_out_that_stays_infinite_says_so_instead_of_diverging(batch_si
     assert isinstance(model.posterior, MixturePosterior)
 
 
+@pytest.mark.parametrize("batch_size", [260, 87])  # one step an epoch, and three
+def test_leave_one_out_that_becomes_infinite_goes_back_and_on_with_smaller_steps(batch_size):
+    """A step that makes the noise smaller than what u tells about f is taken back, however few steps an epoch has."""
+    problem = Problem("gaussian")
+    settings = Settings(objective="loo", max_epochs=60, batch_size=batch_size, held_learning_rate=3.0)
+    history = train(problem.model(), problem.source, settings)
+    values = [row["value"] for row in history.rows if row["objective"] == "loo"]
+    assert history.rows[-1]["skipped"] >= 3
+    assert math.isfinite(values[-1])
+    assert values[-1] > values[0] + 0.1
+
+
 def test_a_run_of_open_length_makes_at_least_thirty_epochs_and_a_thousand_steps():
     assert phases(Settings(), steps_per_epoch=60) == [Phase("elbo", 30)]
     assert phases(Settings(), steps_per_epoch=2) == [Phase("elbo", 500)]

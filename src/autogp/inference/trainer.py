@@ -224,8 +224,8 @@ class _Run:
         """Scores the model, keeps it if it is the best, and says why to stop, if so."""
         state = self.state
         count = state.epoch_steps
-        if not count and isinstance(self.failure, InfiniteLOOError) and state.step % self.batches.steps_per_epoch == 0:
-            raise self.failure  # a whole epoch in vain
+        if not count and isinstance(self.failure, InfiniteLOOError) and self._in_vain(phase):
+            raise self.failure
         snapshot, score = self._scored()
         history = state.history
         epoch = len(history.rows) + 1
@@ -258,6 +258,14 @@ class _Run:
         if last and self.settings.patience is not None and waited >= self.settings.patience:
             return "no better score"
         return ""
+
+    def _in_vain(self, phase: Phase) -> bool:
+        """Whether no step of a phase has worked, after a whole epoch; after all of them where they are too short for
+        the run to have gone back."""
+        steps = self.batches.steps_per_epoch
+        tried = self.state.step % steps == 0 if steps >= SKIPS_IN_A_ROW else self.state.step >= self.total_steps
+        rows = self.state.history.rows
+        return tried and all(math.isnan(row["value"]) for row in rows if row["objective"] == phase.objective)
 
     def _scored(self) -> tuple[dict[str, Tensor], float]:
         """The model's state as it would be kept, and its score; the last good one and NaN if it went too far."""
