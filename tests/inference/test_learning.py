@@ -99,7 +99,7 @@ def test_a_product_of_functions_leaves_zero_for_any_posterior(diagonal):
     problem = Problem("network")
     model = problem.model(posterior=MixturePosterior(problem.likelihood.num_latents, len(problem.z), diagonal=diagonal))
     before = held_out_score(model, problem.test)
-    train(model, problem.source, settings(max_epochs=30))
+    train(model, problem.source, settings(max_epochs=40))
     assert held_out_score(model, problem.test) > before + 0.4
 
 

@@ -76,15 +76,18 @@ def test_settings_that_cannot_work_are_refused_by_name(change, text):
         Settings(**change)
 
 
-def test_step_sizes_fall_from_start_to_end():
+def test_step_sizes_rise_at_first_and_fall_to_the_end():
     settings = Settings(learning_rate=0.1, held_learning_rate=0.01, natural_rates=(0.4, 0.1))
     free, held = Phase("elbo", 5), Phase("loo", 5, hold=True)
-    assert [settings.learning_rate_at(free, share) for share in (0, 0.5)] == pytest.approx([0.1, 0.05])
-    assert settings.learning_rate_at(free, 1.0) == pytest.approx(0, abs=1e-15)
-    assert settings.learning_rate_at(held, 0.0) == 0.01
+    assert [settings.learning_rate_at(free, share, 99) for share in (0, 0.5)] == pytest.approx([0.1, 0.05])
+    rising = [settings.learning_rate_at(free, 0.0, taken) for taken in (0, 2, 29, 30)]
+    assert rising == pytest.approx([0.1 / 30, 0.01, 0.1, 0.1])
+    assert settings.learning_rate_at(free, 0.125, 2) == pytest.approx(0.05 * 0.5 * (1 + math.cos(math.pi / 8)))  # short
+    assert settings.learning_rate_at(free, 1.0, 99) == pytest.approx(0, abs=1e-15)
+    assert settings.learning_rate_at(held, 0.0, 99) == 0.01
     assert [settings.natural_rate_at(share) for share in (0, 0.5, 1)] == pytest.approx([0.4, 0.2, 0.1])
     constant = Settings(learning_rate=0.1, decay=False)
-    assert [constant.learning_rate_at(free, share) for share in (0, 0.5, 1)] == [0.1] * 3
+    assert [constant.learning_rate_at(free, share, 0) for share in (0, 0.5, 1)] == [0.1] * 3
 
 
 # -- q(u) is held, and released --------------------------------------------------------------------------------------
@@ -267,7 +270,7 @@ def test_leave_one_out_that_stays_infinite_says_so_instead_of_diverging(batch_si
 def test_leave_one_out_that_becomes_infinite_goes_back_and_on_with_smaller_steps(batch_size):
     """A step that makes the noise smaller than what u tells about f is taken back, however few steps an epoch has."""
     problem = Problem("gaussian")
-    settings = Settings(objective="loo", max_epochs=60, batch_size=batch_size, held_learning_rate=3.0)
+    settings = Settings(objective="loo", max_epochs=100, batch_size=batch_size, held_learning_rate=3.0)
     history = train(problem.model(), problem.source, settings)
     values = [row["value"] for row in history.rows if row["objective"] == "loo"]
     assert history.rows[-1]["skipped"] >= 3

@@ -128,20 +128,21 @@ def test_cluster_centres_cover_the_data():
     assert spread(z) < 0.8 * spread(x[:40])
 
 
-@pytest.mark.parametrize("rows", [400, 8000])  # k-means, and with minibatches
-def test_the_seed_decides(rows):
+@pytest.mark.parametrize(("rows", "size"), [(400, 12), (8000, 240)])  # k-means, and with minibatches
+def test_the_seed_decides(rows, size):
     source = ArraySource(random(rows, 3), np.arange(rows) % 4)
     for by_class in (False, True):
-        first, again, other = (start_inducing_inputs(source, 12, seed=seed, by_class=by_class) for seed in (1, 1, 2))
+        first, again, other = (start_inducing_inputs(source, size, seed=seed, by_class=by_class) for seed in (1, 1, 2))
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
 
 
 @pytest.mark.parametrize("length", [SAMPLE_ROWS, SAMPLE_ROWS + 1, 10**9])
-def test_no_more_than_twenty_thousand_rows_are_read(length):
+@pytest.mark.parametrize(("size", "rows"), [(5, 2_000), (100, 2_500), (900, 20_000)])
+def test_no_more_rows_are_read_than_k_means_needs(length, size, rows):
     source = CountingSource(length)
-    assert len(start_inducing_inputs(source, 5, by_class=True)) == 5
-    assert source.read == 20_000
+    assert len(start_inducing_inputs(source, size, by_class=True)) == size
+    assert source.read == rows
     source = CountingSource(length)
     start_kernel("rbf", source)
     assert source.read <= 20_000

@@ -19,6 +19,11 @@ class Optimiser:
         self.parameters = list(parameters)
         self.state: dict[int, dict[str, Tensor]] = {}  # by the number of the parameter; none before its first gradient
 
+    @property
+    def taken(self) -> int:
+        """How many steps it has made."""
+        return max((int(values["step"]) for values in self.state.values()), default=0)
+
     def zero_grad(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None

@@ -10,6 +10,9 @@ OBJECTIVES = ("elbo", "loo", "predictive")
 HELD_SHARE = 0.75  # for leave-one-out
 # Of a run whose length was left open; steps that see all rows have no noise to average out.
 FEWEST_EPOCHS, FEWEST_STEPS, FEWEST_WHOLE_STEPS = 30, 1000, 300
+# Steps in which the learning rate rises, in a short phase a quarter of it: until q has seen some rows, and Adam some
+# gradients, both are rough.
+WARM_UP, WARM_UP_SHARE = 30, 0.25
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Settings:
     held_share: float | None = None  # of the epochs; without it 0.75 for "loo", none for the others
     loo_cycle: int | None = None  # epochs of each phase, alternating; without it two phases
     held_learning_rate: float = 0.05  # where q(u) is held
-    decay: bool = True  # the learning rate falls to 0 over each phase, along a cosine
+    decay: bool = True  # the learning rate rises over the first 30 steps and falls to 0 over each phase, by a cosine
     patience: int | None = None  # stop after so many epochs without a better score
     time_budget: float | None = None  # seconds; step sizes then fall with time, not with epochs
     checkpoint_seconds: float = 60.0
@@ -94,10 +97,13 @@ class Settings:
         )
         return replace(recipe, **changes)
 
-    def learning_rate_at(self, phase: Phase, progress: float) -> float:
-        """At the share `progress` of the phase, from 0 to 1."""
-        start = self.held_learning_rate if phase.hold else self.learning_rate
-        return start * (0.5 * (1 + math.cos(math.pi * progress)) if self.decay else 1.0)
+    def learning_rate_at(self, phase: Phase, progress: float, taken: int) -> float:
+        """At the share `progress` of the phase, from 0 to 1, after as many steps of its optimiser as were `taken`."""
+        highest = self.held_learning_rate if phase.hold else self.learning_rate
+        if not self.decay:
+            return highest
+        rising = min(1.0, max((taken + 1) / WARM_UP, progress / WARM_UP_SHARE))
+        return highest * rising * 0.5 * (1 + math.cos(math.pi * progress))
 
     def natural_rate_at(self, progress: float) -> float:
         """At the share `progress` of the time in which q moves, from 0 to 1; geometric between the two ends."""

@@ -30,7 +30,8 @@ __all__ = [
     "start_nodes",
 ]
 
-SAMPLE_ROWS = 20_000  # k-means sees no more
+SAMPLE_ROWS = 20_000  # k-means sees no more,
+ROWS_A_CENTRE, FEWEST_ROWS = 25, 2_000  # nor more than it needs
 DISTANCE_ROWS = 1_000
 SMALL_SAMPLE = 5_000  # up to here k-means proper, above with minibatches
 START_SPREAD = 0.1  # of the mean of q(v), standard deviations of its prior
@@ -58,7 +59,7 @@ def start_inducing_inputs(
     """
     if num_inducing < 1:
         raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
-    x, y = _sample(source, scaler, SAMPLE_ROWS, seed)
+    x, y = _sample(source, scaler, min(SAMPLE_ROWS, max(FEWEST_ROWS, ROWS_A_CENTRE * num_inducing)), seed)
     groups = [x] if not by_class else [x[y == label] for label in np.unique(y)]
     groups = [_distinct(group) for group in groups]
     centres = [

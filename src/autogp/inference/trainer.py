@@ -195,7 +195,7 @@ class _Run:
         if self.validation is None:  # before the likelihood moves on
             score = training_score(self.model, batch, result, settings, self.generator)
             state.epoch_score += score / self.feed.total_weight
-        optimiser.step(state.step_scale * settings.learning_rate_at(phase, progress))
+        optimiser.step(state.step_scale * settings.learning_rate_at(phase, progress, optimiser.taken))
         if state.untried is not None:
             state.good, state.untried = state.untried, None
         state.skipped_in_a_row = 0
@@ -229,6 +229,7 @@ class _Run:
         snapshot, score = self._scored()
         history = state.history
         epoch = len(history.rows) + 1
+        rate = self.settings.learning_rate_at(phase, progress, state.optimisers[phase.hold].taken)
         history.rows.append(
             {
                 "epoch": epoch,
@@ -237,7 +238,7 @@ class _Run:
                 "objective": phase.objective,
                 "value": state.epoch_value / count if count else math.nan,
                 "score": score,
-                "learning_rate": state.step_scale * self.settings.learning_rate_at(phase, progress),
+                "learning_rate": state.step_scale * rate,
                 "skipped": state.skipped,
             }
         )
