@@ -5,6 +5,8 @@ from autogp.experiments.base import Experiment, Preset
 from autogp.inference import Settings
 from autogp.likelihoods import Gaussian
 
+SETTINGS = Settings(max_epochs=100, held_share=0.9, learning_rate=0.003, held_learning_rate=0.003)
+
 EXPERIMENT = Experiment(
     name="uci",
     title="UCI regression",
@@ -15,10 +17,10 @@ EXPERIMENT = Experiment(
     inducing=(100,),
     objectives=("elbo", "loo", "predictive"),
     metrics=("nlp", "rmse", "smse"),
-    presets={"ours": Preset(Settings(max_epochs=100, held_share=0.9), exact=True)},
+    presets={"ours": Preset(SETTINGS, exact=True)},
     note=(
         "Seeds are the first of the published splits. Evidence lower bound: 100 iterations of L-BFGS on all rows, q "
-        "always at the maximum of the bound; leave-one-out and predictive go on from there for 100 epochs of steps on "
-        "batches, and hold q(u) after the first ten."
+        "always at the maximum of the bound; leave-one-out and predictive go on from there for 100 epochs of small "
+        "steps (0.003) on batches, and hold q(u) after the first ten."
     ),
 )
