@@ -39,10 +39,8 @@ def minibatches(count: int, size: int, seed: int = 0) -> Iterator[np.ndarray]:
             yield order[start : start + size]
 
 
-def in_blocks(predict: Callable[[np.ndarray], tuple[Any, Any]], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    parts = [predict(x[start : start + PREDICTED_ROWS]) for start in range(0, len(x), PREDICTED_ROWS)]
-    mean, variance = (np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True))
-    return mean, variance
+def in_blocks(predict: Callable[[np.ndarray], tuple[Any, Any]], x: np.ndarray) -> Iterator[tuple[Any, Any]]:
+    return (predict(x[start : start + PREDICTED_ROWS]) for start in range(0, len(x), PREDICTED_ROWS))
 
 
 def softmax_probabilities(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
@@ -73,7 +71,8 @@ def regression_scores(y: np.ndarray, mean: np.ndarray, variance: np.ndarray, sca
 
 def scores(model: Any, problem: dict[str, Any]) -> dict[str, float]:
     """Negative log probability of a test row and, as `error`, the share of wrong classes or the root mean square."""
-    mean, variance = in_blocks(model.predictor(), problem["x_test"])
+    parts = zip(*in_blocks(model.predictor(), problem["x_test"]), strict=True)
+    mean, variance = (np.concatenate([np.asarray(part) for part in column]) for column in parts)
     if problem["classes"]:
         return class_scores(problem["y_test"], softmax_probabilities(mean, variance))
     return regression_scores(problem["y_test"], mean, variance, problem["y_scale"])

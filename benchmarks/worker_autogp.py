@@ -18,6 +18,7 @@ from worker import Server, Turns, threads
 from autogp import GPClassifier, GPRegressor
 from autogp.data import ArraySource, open_source
 from autogp.inference import Settings, train
+from autogp.inference.memory import kept_memory
 from autogp.inference.optimisers import Adam
 from autogp.inference.steps import Batch, natural_step
 from autogp.kernels import RBF, Matern52
@@ -99,4 +100,5 @@ def first_fit(x: np.ndarray, y: np.ndarray) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(threads())
-    OwnServer(Model, first_fit, {name: version(name) for name in ("autogp", "torch", "numpy")}).run()
+    with kept_memory():  # as `train` does
+        OwnServer(Model, first_fit, {name: version(name) for name in ("autogp", "torch", "numpy")}).run()

@@ -86,6 +86,8 @@ class GaussianPosterior(nn.Module):
         weights = torch.as_tensor(weights, dtype=basis.dtype, device=basis.device)
         curvature = (-2 * beta.mT.contiguous()).clamp_min_(0) * weights  # [Q, B]
         slope = alpha.mT * weights + curvature * mean.mT
+        added = torch.stack([basis[q % len(basis)] @ row for q, row in enumerate(slope)])
+        self.shift.mul_(1 - rate).add_(added, alpha=rate)
         weighted = basis * curvature[:, None]  # [Q, M, B]
         basis = basis.expand_as(weighted)
         self.precision.mul_(1 - rate).diagonal(dim1=-2, dim2=-1).add_(rate)
@@ -95,7 +97,6 @@ class GaussianPosterior(nn.Module):
             corner.copy_(corner.tril() + corner.tril(-1).mT)  # symmetric to the last bit
             self.precision[:, start:stop, :stop].add_(rows, alpha=rate)
             self.precision[:, :start, start:stop] = self.precision[:, start:stop, :start].mT
-        self.shift.mul_(1 - rate).add_(torch.bmm(basis, slope[..., None]).squeeze(-1), alpha=rate)
 
 
 class MixturePosterior(nn.Module):

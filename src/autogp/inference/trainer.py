@@ -16,6 +16,7 @@ from autogp.inference.callbacks import Interrupts, Progress, showing
 from autogp.inference.checkpoint import Checkpoints
 from autogp.inference.feed import Feed, device_of, training_score, validation_score
 from autogp.inference.identity import data_identity, settings_identity
+from autogp.inference.memory import kept_memory
 from autogp.inference.schedule import Phase, Settings, phases
 from autogp.inference.start import leave_saddle
 from autogp.inference.state import History, RunState
@@ -75,7 +76,7 @@ def train(
             feed.check(rows)
     state = RunState(model, settings)
     run = _Run(state, source, settings, feed, validation)
-    with showing(verbose) as display:
+    with showing(verbose) as display, kept_memory():
         callbacks = [*callbacks, *display]
         if folder is None:
             run.loop(callbacks)
