@@ -31,9 +31,7 @@ def small(kind, **changes):
     return kind(**{"n_inducing": 10, "max_epochs": 10, "random_state": 0, **changes})
 
 
-@parametrize_with_checks(
-    [small(GPClassifier, max_epochs=20), small(GPRegressor)], expected_failed_checks=lambda estimator: NOT_KEPT
-)
+@parametrize_with_checks([small(GPClassifier), small(GPRegressor)], expected_failed_checks=lambda estimator: NOT_KEPT)
 def test_scikit_learns_checks_pass(estimator, check):
     check(estimator)
 

@@ -17,7 +17,7 @@ from autogp.inference.checkpoint import Checkpoints
 from autogp.inference.feed import Feed, device_of, training_score, validation_score
 from autogp.inference.identity import data_identity, settings_identity
 from autogp.inference.memory import kept_memory
-from autogp.inference.schedule import Phase, Settings, phases
+from autogp.inference.schedule import WARM_UP, Phase, Settings, phases
 from autogp.inference.start import leave_saddle
 from autogp.inference.state import History, RunState
 from autogp.inference.steps import FAILURES, gradient_step, natural_step
@@ -196,7 +196,7 @@ class _Run:
         if self.validation is None:  # before the likelihood moves on
             score = training_score(self.model, batch, result, settings, self.generator)
             state.epoch_score += score / self.feed.total_weight
-        optimiser.step(state.step_scale * settings.learning_rate_at(phase, progress, optimiser.taken))
+        optimiser.step(state.step_scale * self._learning_rate(phase, progress))
         if state.untried is not None:
             state.good, state.untried = state.untried, None
         state.skipped_in_a_row = 0
@@ -230,7 +230,6 @@ class _Run:
         snapshot, score = self._scored()
         history = state.history
         epoch = len(history.rows) + 1
-        rate = self.settings.learning_rate_at(phase, progress, state.optimisers[phase.hold].taken)
         history.rows.append(
             {
                 "epoch": epoch,
@@ -239,7 +238,7 @@ class _Run:
                 "objective": phase.objective,
                 "value": state.epoch_value / count if count else math.nan,
                 "score": score,
-                "learning_rate": state.step_scale * rate,
+                "learning_rate": state.step_scale * self._learning_rate(phase, progress),
                 "skipped": state.skipped,
             }
         )
@@ -260,6 +259,11 @@ class _Run:
         if last and self.settings.patience is not None and waited >= self.settings.patience:
             return "no better score"
         return ""
+
+    def _learning_rate(self, phase: Phase, progress: float) -> float:
+        """Steps that see all rows have no noise: theirs need not rise first."""
+        taken = self.state.optimisers[phase.hold].taken if self.batches.steps_per_epoch > 1 else WARM_UP
+        return self.settings.learning_rate_at(phase, progress, taken)
 
     def _in_vain(self, phase: Phase) -> bool:
         """Whether no step of a phase has worked, after a whole epoch; after all of them where they are too short for
