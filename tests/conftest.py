@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import signal
+
 import pytest
 import torch
 
@@ -11,3 +13,11 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible():
+    """A shell that runs the tests in the background has them ignore SIGINT, and the programs that they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
