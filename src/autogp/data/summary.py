@@ -12,7 +12,7 @@ from autogp.data.sources import Source, evenly_spaced
 
 __all__ = ["Moments", "Summary", "check_finite", "summarise"]
 
-CHUNK_BYTES = 32 * 2**20
+CHUNK_BYTES = 2**22  # of numbers read at a time: they stay in the cache from one operation to the next
 MOST_CLASSES = 10_000
 
 
@@ -57,7 +57,7 @@ def summarise(
         source: The data.
         allow_missing_targets: Whether targets may be NaN. Infinite ones never pass.
         max_rows: Read (and check) no more than this many rows, evenly spaced.
-        chunk_rows: Rows read at a time; by default about 32 MB of them.
+        chunk_rows: Rows read at a time; by default about 4 MB of them.
 
     Example:
         >>> from autogp.data import ArraySource

@@ -75,9 +75,9 @@ def natural_step(
         value = (batch.weights * rows).sum() - prepared.moments.kl()
         if rows.requires_grad:
             (-value).backward()
-        weights = batch.weights[:, None]
         if marginals.mean.requires_grad:  # else kernel and inducing inputs are frozen
-            torch.autograd.backward([marginals.mean, marginals.variance], [-weights * alpha, -weights * beta])
+            weights = batch.weights[:, None]
+            (-weights * (alpha * marginals.mean + beta * marginals.variance)).sum().backward()
     else:
         rows = OBJECTIVES[objective](likelihood, marginals, batch.y, noise.get(objective))
         value = (batch.weights * rows).sum()
