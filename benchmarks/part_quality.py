@@ -56,7 +56,7 @@ def run(run: Run) -> dict[str, Any]:
         return {"skipped": note}
     with np.load(problem) as arrays:
         started = float(arrays["start_seconds"])
-    count = int(np.log(max(sizes["seconds"] / (started + 0.5), 2.0)) / np.log(sizes["factor"]))
+    count = int(np.log(max(sizes["seconds"] / (started + 0.1), 2.0)) / np.log(sizes["factor"]))
     marks = [sizes["seconds"] / sizes["factor"] ** i for i in range(count, -1, -1)]
     chosen = {
         label: (library, recipe)
