@@ -20,7 +20,7 @@ EXPERIMENT = Experiment(
     published={("rbf", "loo", 200): {"error": 0.4495, "nlp": 1.333}},
     published_on="cifar10",
     note=(
-        "A kernel and inducing inputs for each class, as in the paper, half of which start in the class. loo and "
-        "predictive: a quarter of the epochs follow the bound, the rest hold q(u)."
+        "A kernel and inducing inputs for each class, as in the paper, three quarters of which start in the class. "
+        "loo and predictive: a quarter of the epochs follow the bound, the rest hold q(u)."
     ),
 )

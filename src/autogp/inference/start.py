@@ -79,7 +79,7 @@ def start_class_inducing_inputs(
 ) -> Tensor:
     """Inducing inputs for kernels of their own, one for each class of the integer targets: [Q, M, D].
 
-    Half of them are cluster centres of the class itself, the others of all other classes.
+    Three quarters of them are cluster centres of the class itself, the others of all other classes.
 
     >>> import numpy as np
     >>> from autogp.data import ArraySource
@@ -94,7 +94,7 @@ def start_class_inducing_inputs(
     centres = cache(lambda group, size: _centres(groups[group], size, seed))
     found = []
     for own, count in enumerate(counts):
-        sizes = _shares([*counts[:own], 0, *counts[own + 1 :]], max(num_inducing // 2, num_inducing - count))
+        sizes = _shares([*counts[:own], 0, *counts[own + 1 :]], max(math.ceil(num_inducing / 4), num_inducing - count))
         sizes[own] = min(count, num_inducing - sum(sizes))
         found.append(np.concatenate([centres(group, size) for group, size in enumerate(sizes) if size]))
     return torch.from_numpy(np.stack(found)).to(dtype)
