@@ -1,5 +1,6 @@
 """Who takes part, with which settings, and how one is asked to do something."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -8,8 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from benchmarks.step import Worker
 
 HERE = Path(__file__).parent
 PEERS = Path(os.environ.get("AUTOGP_PEERS", ".peers"))
@@ -27,30 +26,37 @@ NATURAL: Recipe = COMMON | {"optimiser": "natural", "learning_rate": 0.01, "natu
 MANY: Recipe = {"samples": 100}  # GPflow's default; with fewer, its natural gradients break down on MNIST
 
 
-class Contender(Worker):
-    """A library's process: it does what it is asked, and answers in JSON."""
+class Contender:
+    """A library in a process of its own: it does what it is asked, and answers in JSON."""
 
     def __init__(self, library: str, threads: int):
         names = ("OMP", "MKL", "OPENBLAS")  # TensorFlow's and torch's follow the first
-        super().__init__(*LIBRARIES[library], **{f"{name}_NUM_THREADS": str(threads) for name in names})
+        environment = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in names}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(LIBRARIES[library], env=environment, stdin=pipe, stdout=pipe, text=True)
         self.library = library
-        self.hello = json.loads(self.read())
+        self.hello = self._answer()
+        if "failure" in self.hello:
+            raise SystemExit(f"a contender stopped: {self.process.args}")
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """One that has died, for want of memory say, fails in whatever it is asked."""
         assert self.process.stdin
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
             self.process.stdin.flush()
-            return json.loads(self.read())
-        except (BrokenPipeError, SystemExit):
-            return {"done": True, "failure": "its process ended"}
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else {"done": True, "failure": "its process ended"}
 
     def __enter__(self) -> "Contender":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.process.communicate()
 
 
 @cache

@@ -1,5 +1,6 @@
 """Part 4: how time and memory of a step, of an epoch from disk and of a prediction grow with the sizes."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +39,16 @@ def run(run: Run) -> dict[str, Any]:
         if run.takes_part(library) and (run.mode == "full" or library == "autogp")
     }
     steps = {}
-    workers = {label: run.contender(library) for label, (library, _) in chosen.items()}
-    for name in sizes["grow"]:
-        settings = [sizes["base"] | {name: sizes["base"][name] * 2**i} for i in range(sizes["doublings"] + 1)]
-        steps[NAMES[name]] = {
-            "sizes": [setting[name] for setting in settings],
-            "seconds": _seconds(workers, chosen, settings, sizes["rounds"]),
-            "bytes": {label: [_bytes(run, *of, setting) for setting in settings] for label, of in chosen.items()},
-        }
-        run.say(f"growth: step by {NAMES[name]}")
-    for worker in workers.values():
-        worker.stop()
+    with contextlib.ExitStack() as stack:
+        workers = {label: stack.enter_context(run.contender(library)) for label, (library, _) in chosen.items()}
+        for name in sizes["grow"]:
+            settings = [sizes["base"] | {name: sizes["base"][name] * 2**i} for i in range(sizes["doublings"] + 1)]
+            steps[NAMES[name]] = {
+                "sizes": [setting[name] for setting in settings],
+                "seconds": _seconds(workers, chosen, settings, sizes["rounds"]),
+                "bytes": {label: [_bytes(run, *of, setting) for setting in settings] for label, of in chosen.items()},
+            }
+            run.say(f"growth: step by {NAMES[name]}")
     epochs: dict[str, list[dict[str, Any]]] = {label: [] for label in chosen}
     for count in sizes["files"]:
         folder = _write_rows(run.folder / f"rows-{count}", count)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from autogp.inference.memory import kept_memory
 from benchmarks.run import Run
 from benchmarks.step import Q, Step, best, flops
 
@@ -13,6 +14,7 @@ SHOWN = 15  # operations
 SIZES = {"tiny": [(10, 1)], "quick": [(200, 1), (200, Q)], "full": [(200, 1), (200, Q), (1000, 1)]}
 
 
+@kept_memory()  # as `train` does
 def run(run: Run) -> dict[str, Any]:
     torch.set_num_threads(run.threads)
     a = torch.randn(2000, 2000)

@@ -108,3 +108,11 @@ def test_small_data_stop_when_the_score_has_settled():
     assert f"best at the end of epoch {model.best_epoch_}" in describe(model)
     whole = GPClassifier(random_state=0, max_epochs=300).fit(X[::3], y[::3])
     assert len(whole.history_) == 300
+
+
+def test_classes_with_a_kernel_each_start_from_inducing_inputs_of_their_own():
+    labels = np.repeat([0, 1, 2], 40)
+    x = 10.0 * labels + np.random.default_rng(0).uniform(-1, 1, len(labels))
+    model = GPClassifier(8, share_kernel=False, scaling="none", max_epochs=1, random_state=0).fit(x[:, None], labels)
+    nearest = (model.model_.inducing_inputs / 10).round().squeeze(-1)  # the class of each, [Q, M]
+    assert nearest.eq(torch.arange(3)[:, None]).sum(1).tolist() == [6, 6, 6]

@@ -23,6 +23,7 @@ from autogp.inference import (
     KERNELS,
     Settings,
     absorb,
+    start_class_inducing_inputs,
     start_inducing_inputs,
     start_kernel,
     train,
@@ -174,7 +175,8 @@ class GPEstimator(BaseEstimator):
         summary = summarise(rows, allow_missing_targets=True)
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         self.input_scaler_ = InputScaler.from_summary(summary, self._scaling_of(summary.x))
-        model = self._start_model(rows, likelihood, seed, by_class=strata is not None)
+        classes = 0 if strata is None else len(summary.class_counts or ())
+        model = self._start_model(rows, likelihood, seed, classes)
         arguments: dict[str, Any] = {
             "weights": weights,
             "validation": validation,
@@ -249,15 +251,17 @@ class GPEstimator(BaseEstimator):
         shared = (np.abs(low - low.min()) <= 0.1 * span) & (np.abs(high - high.max()) <= 0.1 * span)
         return "global" if shared.mean() > 0.5 else "standard"
 
-    def _start_model(self, rows: Source, likelihood: Likelihood, seed: int, by_class: bool) -> SparseGP:
+    def _start_model(self, rows: Source, likelihood: Likelihood, seed: int, classes: int) -> SparseGP:
         groups = 1 if self.share_kernel else likelihood.num_latents
         if isinstance(self.kernel, Kernel):
             kernel = copy.deepcopy(self.kernel)
         else:
             kernel = start_kernel(self.kernel, rows, self.input_scaler_, groups, self._kernel_variance, seed)
         dtype = torch.float64 if len(self.input_scaler_.shift) <= FEW_COLUMNS else torch.float32
-        z = start_inducing_inputs(rows, self.n_inducing, self.input_scaler_, seed, by_class, dtype)
-        if not self.share_kernel:
+        if groups == classes > 1 and self.n_inducing > 1:
+            z = start_class_inducing_inputs(rows, self.n_inducing, self.input_scaler_, seed, dtype)
+        else:
+            z = start_inducing_inputs(rows, self.n_inducing, self.input_scaler_, seed, classes > 0, dtype)
             z = z.expand(groups, *z.shape)
         posterior = None
         if self.n_components > 1:
