@@ -53,8 +53,9 @@ def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
             label = ", ".join(part for part in (*words, preset if "preset" in several else "") if part)
             axis.plot(own, means, label=label, **style)
             known = {r["inducing"]: r["published"][metric] for r in group if metric in (r["published"] or {})}
-            if known:
-                axis.plot(known.keys(), known.values(), "x", color=style["color"], label=f"{objective}, as published")
+            label = f"{objective}, as published"
+            if known and label not in axis.get_legend_handles_labels()[1]:  # once, whatever the presets
+                axis.plot(known.keys(), known.values(), "x", color=style["color"], label=label)
         for peer in peers:
             if peer["scores"].get(metric) is not None:
                 axis.axhline(peer["scores"][metric], color="0.4", linestyle="-.", linewidth=1.2)
@@ -62,7 +63,10 @@ def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
                 axis.annotate(
                     label, (sizes[0], peer["scores"][metric]), (0, 4), textcoords="offset points", color="0.3"
                 )
-        axis.set(xscale="log", xlabel="inducing inputs", ylabel=TITLES[metric], ylim=(0, None))
+        low, high = axis.get_ylim()
+        axis.set(xscale="log", xlabel="inducing inputs", ylabel=TITLES[metric])
+        if low < high / 2:  # else the axis would be mostly empty
+            axis.set_ylim(bottom=0)
         axis.set_xticks(sizes, [str(size) for size in sizes])
         axis.minorticks_off()
         if metric == "error":
