@@ -53,7 +53,7 @@ def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
             label = ", ".join(part for part in (*words, preset if "preset" in several else "") if part)
             axis.plot(own, means, label=label, **style)
             known = {r["inducing"]: r["published"][metric] for r in group if metric in (r["published"] or {})}
-            label = f"{objective}, as published"
+            label = ", ".join(part for part in (*words, "as published") if part)
             if known and label not in axis.get_legend_handles_labels()[1]:  # once, whatever the presets
                 axis.plot(known.keys(), known.values(), "x", color=style["color"], label=label)
         for peer in peers:
