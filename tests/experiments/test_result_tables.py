@@ -109,6 +109,17 @@ def test_peers_lie_level_in_the_figure_and_samples_have_their_times(tmp_path: Pa
     assert "CPU time of an update" in (tmp_path / "sarcos-by-epoch.svg").read_text()
 
 
+def test_published_values_are_marked_once_for_each_kernel(tmp_path: Path) -> None:
+    for size in (10, 200):
+        for kernel in ("rbf", "arccosine"):
+            for preset in ("ours", "paper"):
+                write(tmp_path, f"{kernel}-{preset}-{size}", inducing=size, kernel=kernel, preset=preset)
+    make_tables(tmp_path)
+    figure = (tmp_path / "mnist-by-inducing.svg").read_text()
+    for kernel in ("RBF-ARD", "arc-cosine"):
+        assert figure.count(f"<!-- {kernel}, loo, as published -->") == 1
+
+
 def test_estimators_have_a_figure_of_their_own(tmp_path: Path) -> None:
     for name in ("reparameterisation", "score function"):
         for samples in (10, 100):
