@@ -35,14 +35,14 @@ class _OwnDistance(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
         groups, size = max(len(x), len(scale)), x.shape[-2]
         centre = _centre(x)
-        distance = x.new_empty(groups, size, size)
+        distance, square = x.new_empty(groups, size, size), x.new_empty(groups, size)
         for g, block in enumerate(distance):  # one group at a time: its block stays in the cache
             u = (_of(x, g) - _of(centre, g)).mul_(_of(scale, g))
             for start, stop in row_blocks(size):  # symmetric: the upper half is copied
                 torch.mm(u[start:stop], u[:stop].mT, out=block[start:stop, :stop])
                 block[:start, start:stop] = block[start:stop, :start].mT
-        square = torch.diagonal(distance, dim1=-2, dim2=-1).clone()
-        distance.mul_(-2).add_(square[..., :, None]).add_(square[..., None, :])
+            square[g] = block.diagonal()
+            block.mul_(-2).add_(square[g, :, None]).add_(square[g])
         diagonal = torch.diagonal(distance, dim1=-2, dim2=-1)
         diagonal.fill_(math.inf)  # known to be 0: no pair to look at
         ctx.equal = _mend_close(distance, x, x, scale, square[..., :, None], square[..., None, :])

@@ -27,6 +27,7 @@ FIRST_JITTER = {torch.float64: 1e-10, torch.float32: 1e-6}
 LAST_JITTER = 1e-4
 SMALLEST_BLOCK = 100
 MOST_BLOCKS = 4
+LARGEST_SOLVE = 256  # rows of a triangular matrix up to which its inverse is not halved
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -36,8 +37,8 @@ class NotPositiveDefiniteError(ArithmeticError):
 def safe_cholesky(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float64]) -> Tensor:
     """Lower Cholesky factor of a batch of covariance matrices [..., M, M], in their own precision.
 
-    Each matrix is scaled to a unit diagonal, given the relative jitter `first_jitter`, then ten times more until it
-    factorises; the factor is scaled back. Matrices of one batch climb the ladder independently.
+    Each diagonal grows by `first_jitter` of itself, then by ten times more until the matrix factorises. Matrices of one
+    batch climb the ladder independently.
 
     >>> import torch
     >>> L = safe_cholesky(torch.ones(2, 2, dtype=torch.float64))  # rank one
@@ -51,11 +52,10 @@ def safe_cholesky(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float
             "the covariance matrix contains NaN or infinity: check the inputs and the kernel's parameters for "
             "values beyond the range of floating point"
         )
-    scale = _scale(matrix.detach())
-    unit = matrix / scale[..., :, None] / scale[..., None, :]
+    diagonal = _diagonal(matrix.detach())
     jitter = torch.full(matrix.shape[:-2], first_jitter, dtype=matrix.dtype, device=matrix.device)
     while True:
-        factor, info = torch.linalg.cholesky_ex(unit + torch.diag_embed(jitter[..., None].expand_as(scale)))
+        factor, info = torch.linalg.cholesky_ex(matrix + torch.diag_embed(jitter[..., None] * diagonal))
         failed = info > 0
         if not failed.any():
             break
@@ -67,7 +67,7 @@ def safe_cholesky(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float
             )
     if jitter.max() > first_jitter:
         logger.info("Cholesky factorisation needed a relative jitter of %.0e", jitter.max().item())
-    return scale[..., :, None] * factor
+    return factor
 
 
 def safe_factor_and_inverse(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float64]) -> tuple[Tensor, Tensor]:
@@ -78,27 +78,29 @@ def safe_factor_and_inverse(matrix: Tensor, first_jitter: float = FIRST_JITTER[t
     >>> torch.allclose(L @ inverse, torch.eye(3, dtype=torch.float64))
     True
     """
-    scale = _scale(matrix.detach())
-    unit = matrix / scale[..., :, None] / scale[..., None, :]
-    factor, inverse = _FactorAndInverse.apply(unit + first_jitter * _eye(matrix))
-    if not torch.isfinite(inverse).all():  # the ladder has to be climbed, or its error raised
+    factor, inverse = _FactorAndInverse.apply(matrix, first_jitter)
+    if not torch.isfinite(torch.diagonal(inverse, dim1=-2, dim2=-1)).all():  # the ladder is to be climbed, or its error
         factor = safe_cholesky(matrix, first_jitter)
         return factor, torch.linalg.solve_triangular(factor, _eye(matrix), upper=False)
-    return scale[..., :, None] * factor, inverse / scale[..., None, :]
+    return factor, inverse
 
 
 class _FactorAndInverse(torch.autograd.Function):
-    """L and I = L^-1 of A, NaN where A is not positive definite.
+    """L and I = L^-1 of A with a relative jitter, NaN where that is not positive definite.
 
     The gradient is I' P I made symmetric, P the lower half of L' dL - dI I' with half its diagonal.
     """
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        if info.any():
-            factor = torch.where((info > 0)[..., None, None], math.nan, factor)
-        inverse = torch.linalg.solve_triangular(factor, _eye(matrix), upper=False)
+    def forward(ctx: Any, matrix: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
+        factor, inverse = torch.empty_like(matrix).mT, torch.zeros_like(matrix)  # the first in LAPACK's order
+        jittered = matrix.clone()
+        torch.diagonal(jittered, dim1=-2, dim2=-1).add_(_diagonal(matrix), alpha=jitter)
+        parts = (part.view(-1, *part.shape[-2:]) for part in (jittered, factor, inverse))
+        for own, own_factor, own_inverse in zip(*parts, strict=True):  # one at a time: it stays in the cache
+            lower, info = torch.linalg.cholesky_ex(own)
+            own_factor.copy_(lower if info == 0 else torch.full_like(lower, math.nan))
+            _invert_lower(own_factor, own_inverse)
         ctx.save_for_backward(factor, inverse)
         ctx.set_materialize_grads(False)
         return factor, inverse
@@ -107,7 +109,7 @@ class _FactorAndInverse(torch.autograd.Function):
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor | None
-    ) -> Tensor:
+    ) -> tuple[Tensor, None]:
         factor, inverse = ctx.saved_tensors
         factor_grad, inverse_grad = grad_outputs
         inner = torch.zeros_like(factor)
@@ -118,7 +120,7 @@ class _FactorAndInverse(torch.autograd.Function):
         inner = inner.tril_()
         torch.diagonal(inner, dim1=-2, dim2=-1).mul_(0.5)
         gradient = inverse.mT @ inner @ inverse
-        return 0.5 * (gradient + gradient.mT)
+        return 0.5 * (gradient + gradient.mT), None
 
 
 def whiten(matrix: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
@@ -215,6 +217,18 @@ class _Solve(torch.autograd.Function):
         return matrix_grad.to(ctx.dtype).neg_(), None, cross_grad
 
 
+def _invert_lower(lower: Tensor, out: Tensor) -> None:
+    """L^-1 into the lower half of `out`, by halves: a third of the operations of solving for all columns."""
+    size = len(lower)
+    if size <= LARGEST_SOLVE:
+        out.copy_(torch.linalg.solve_triangular(lower, _eye(lower), upper=False))
+        return
+    half = size // 2
+    _invert_lower(lower[:half, :half], out[:half, :half])
+    _invert_lower(lower[half:, half:], out[half:, half:])
+    torch.mm(out[half:, half:], -(lower[half:, :half] @ out[:half, :half]), out=out[half:, :half])
+
+
 def _times_lower(lower: Tensor, block: Tensor, out: Tensor) -> Tensor:
     """L^-1 block, a block of rows at a time to skip the zeros."""
     for start, stop in row_blocks(len(block)):
@@ -239,8 +253,8 @@ def _eye(matrix: Tensor) -> Tensor:
     return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
-def _scale(matrix: Tensor) -> Tensor:
-    """Square roots of the diagonal [..., M]; entries at the level of rounding, or below, count as rounding."""
-    diagonal = torch.diagonal(matrix, dim1=-2, dim2=-1)
-    floor = torch.finfo(matrix.dtype).eps * diagonal.mean(-1, keepdim=True)
-    return torch.maximum(diagonal, floor.clamp_min(torch.finfo(matrix.dtype).tiny)).sqrt()
+def _diagonal(matrix: Tensor) -> Tensor:
+    """The diagonal [..., M]; entries at the level of rounding, or below, count as rounding, and 0 as a tiny number."""
+    diagonal, precision = torch.diagonal(matrix, dim1=-2, dim2=-1), torch.finfo(matrix.dtype)
+    floor = precision.eps * diagonal.mean(-1, keepdim=True)
+    return torch.maximum(diagonal, floor.clamp_min(precision.tiny / precision.eps**2))

@@ -193,3 +193,12 @@ def test_sources_without_targets_need_y():
     model = regressor().fit(ArraySource(X), y)
     with pytest.raises(ValueError, match="X has 2 features, but GPRegressor is expecting 4"):
         model.predict(ArraySource(X[:, :2]))
+
+
+def test_a_class_too_rare_for_the_sample_that_training_starts_from(monkeypatch):
+    monkeypatch.setattr("autogp.inference.start.SAMPLE_ROWS", 20)
+    labels = np.array(["a", "b"])[np.arange(200) % 2].astype(object)
+    labels[7] = "rare"
+    x = np.random.default_rng(0).standard_normal((200, 3))
+    model = GPClassifier(5, max_epochs=1, share_kernel=False).fit(x, labels)
+    assert model.predict_proba(x).shape == (200, 3)

@@ -11,7 +11,6 @@ from autogp.data import ArraySource, InputScaler, summarise
 from autogp.inference.start import (
     KERNELS,
     SAMPLE_ROWS,
-    start_class_inducing_inputs,
     start_inducing_inputs,
     start_kernel,
     start_nodes,
@@ -152,19 +151,29 @@ def test_three_quarters_of_a_classs_own_inducing_inputs_are_of_the_class():
     """Classes of 40, 3 and 40 rows around 0, 10 and 20."""
     labels = np.repeat([0, 1, 2], [40, 3, 40])
     x = 10.0 * labels + np.random.default_rng(0).uniform(-1, 1, len(labels))
-    z = start_class_inducing_inputs(ArraySource(x[:, None], labels), 12)
+    z = start_inducing_inputs(ArraySource(x[:, None], labels), 12, by_class=True, groups=3)
     found = [[int((z[own] / 10).round().eq(label).sum()) for label in range(3)] for own in range(3)]
     assert found == [[9, 2, 1], [5, 3, 4], [2, 1, 9]]
 
 
 def test_classes_have_all_distinct_rows_where_there_are_too_few():
-    z = start_class_inducing_inputs(ArraySource(np.eye(6)[[0, 1, 2, 3, 4, 5, 5]], np.array([0, 0, 0, 0, 0, 1, 1])), 10)
+    source = ArraySource(np.eye(6)[[0, 1, 2, 3, 4, 5, 5]], np.array([0, 0, 0, 0, 0, 1, 1]))
+    z = start_inducing_inputs(source, 10, by_class=True, groups=2)
     assert z.shape == (2, 6, 6)
 
 
-def test_a_class_needs_an_inducing_input_of_its_own_and_one_of_the_others():
-    with pytest.raises(ValueError, match="num_inducing must be at least 2"):
-        start_class_inducing_inputs(ArraySource(np.eye(3), np.arange(3)), 1)
+@pytest.mark.parametrize("size", [1, 6])
+def test_a_class_that_the_sample_does_not_have_takes_all_its_inducing_inputs_from_the_others(size):
+    source = ArraySource(np.arange(12.0)[:, None], np.arange(12) // 4)
+    z = start_inducing_inputs(source, size, by_class=True, groups=4)
+    assert z.shape == (4, size, 1)
+    assert torch.isfinite(z).all()
+
+
+def test_groups_that_are_no_classes_start_from_the_same_centres():
+    source = ArraySource(random(50, 2))
+    z = start_inducing_inputs(source, 5, groups=3)
+    assert torch.equal(z, start_inducing_inputs(source, 5).expand(3, 5, 2))
 
 
 def test_fewer_than_one_inducing_input_is_refused():

@@ -23,7 +23,6 @@ from autogp.inference import (
     KERNELS,
     Settings,
     absorb,
-    start_class_inducing_inputs,
     start_inducing_inputs,
     start_kernel,
     train,
@@ -175,8 +174,7 @@ class GPEstimator(BaseEstimator):
         summary = summarise(rows, allow_missing_targets=True)
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         self.input_scaler_ = InputScaler.from_summary(summary, self._scaling_of(summary.x))
-        classes = 0 if strata is None else len(summary.class_counts or ())
-        model = self._start_model(rows, likelihood, seed, classes)
+        model = self._start_model(rows, likelihood, seed, by_class=strata is not None)
         arguments: dict[str, Any] = {
             "weights": weights,
             "validation": validation,
@@ -251,18 +249,14 @@ class GPEstimator(BaseEstimator):
         shared = (np.abs(low - low.min()) <= 0.1 * span) & (np.abs(high - high.max()) <= 0.1 * span)
         return "global" if shared.mean() > 0.5 else "standard"
 
-    def _start_model(self, rows: Source, likelihood: Likelihood, seed: int, classes: int) -> SparseGP:
+    def _start_model(self, rows: Source, likelihood: Likelihood, seed: int, by_class: bool) -> SparseGP:
         groups = 1 if self.share_kernel else likelihood.num_latents
         if isinstance(self.kernel, Kernel):
             kernel = copy.deepcopy(self.kernel)
         else:
             kernel = start_kernel(self.kernel, rows, self.input_scaler_, groups, self._kernel_variance, seed)
         dtype = torch.float64 if len(self.input_scaler_.shift) <= FEW_COLUMNS else torch.float32
-        if groups == classes > 1 and self.n_inducing > 1:
-            z = start_class_inducing_inputs(rows, self.n_inducing, self.input_scaler_, seed, dtype)
-        else:
-            z = start_inducing_inputs(rows, self.n_inducing, self.input_scaler_, seed, classes > 0, dtype)
-            z = z.expand(groups, *z.shape)
+        z = start_inducing_inputs(rows, self.n_inducing, self.input_scaler_, seed, by_class, dtype, groups)
         posterior = None
         if self.n_components > 1:
             generator = torch.Generator().manual_seed(seed)

@@ -20,7 +20,6 @@ from autogp.inference import (
     History,
     Progress,
     Settings,
-    start_class_inducing_inputs,
     start_inducing_inputs,
     start_kernel,
     train,
@@ -175,13 +174,10 @@ def start_model(run: Run, source: Source, scaler: InputScaler) -> SparseGP:
     else:
         kernel = _kernel(run.kernel, groups, columns, preset.lengthscale, preset.variance)
     dtype = preset.precision or (torch.float64 if columns <= FEW_COLUMNS else torch.float32)
-    if preset.by_class and not preset.shared:
-        z = start_class_inducing_inputs(source, run.inducing, scaler, run.seed, dtype)
-    else:
-        z = start_inducing_inputs(source, run.inducing, scaler, run.seed, preset.by_class, dtype).expand(groups, -1, -1)
+    z = start_inducing_inputs(source, run.inducing, scaler, run.seed, preset.by_class, dtype, groups)
     posterior = None
     if preset.settings.optimiser != "natural":
-        posterior = MixturePosterior(likelihood.num_latents, z.shape[1])
+        posterior = MixturePosterior(likelihood.num_latents, z.shape[-2])
     model = SparseGP(kernel, likelihood, z, posterior)
     if preset.start is not None:
         preset.start(model)

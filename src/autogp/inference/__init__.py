@@ -6,7 +6,6 @@ from autogp.inference.exact import train_exact
 from autogp.inference.schedule import Phase, Settings, phases
 from autogp.inference.start import (
     KERNELS,
-    start_class_inducing_inputs,
     start_inducing_inputs,
     start_kernel,
     start_nodes,
@@ -27,7 +26,6 @@ __all__ = [
     "TrainingInterruptedError",
     "absorb",
     "phases",
-    "start_class_inducing_inputs",
     "start_inducing_inputs",
     "start_kernel",
     "start_nodes",

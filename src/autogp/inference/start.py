@@ -24,7 +24,6 @@ from autogp.posteriors import HeldPosterior
 __all__ = [
     "KERNELS",
     "leave_saddle",
-    "start_class_inducing_inputs",
     "start_inducing_inputs",
     "start_kernel",
     "start_nodes",
@@ -46,11 +45,14 @@ def start_inducing_inputs(
     seed: int = 0,
     by_class: bool = False,
     dtype: torch.dtype = torch.float32,
+    groups: int = 1,
 ) -> Tensor:
     """Cluster centres of a sample of the (scaled) rows, [M, D]; M is `num_inducing`, or as many rows as are distinct.
 
-    With `by_class` (integer targets) each class gets its share of the centres. A model computes in the precision of its
-    inducing inputs, `dtype`.
+    With `by_class` (targets 0 to Q - 1) each class gets its share of the centres. `groups` above 1 is for a kernel for
+    each latent function: [groups, M, D], the same centres for all; by class, where the latent functions are those of
+    the classes, three quarters from the class itself and the rest from all others. A model computes in the precision
+    of its inducing inputs, `dtype`.
 
     >>> import numpy as np
     >>> from autogp.data import ArraySource
@@ -59,45 +61,16 @@ def start_inducing_inputs(
     """
     if num_inducing < 1:
         raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
-    x, y = _sample(source, scaler, min(SAMPLE_ROWS, max(FEWEST_ROWS, ROWS_A_CENTRE * num_inducing)), seed)
-    groups = [x] if not by_class else [x[y == label] for label in np.unique(y)]
-    groups = [_distinct(group) for group in groups]
-    centres = [
-        _centres(group, size, seed)
-        for group, size in zip(groups, _shares([len(group) for group in groups], num_inducing), strict=True)
-        if size
-    ]
-    return torch.from_numpy(_distinct(np.concatenate(centres))).to(dtype)
-
-
-def start_class_inducing_inputs(
-    source: Source,
-    num_inducing: int,
-    scaler: InputScaler | None = None,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """Inducing inputs for kernels of their own, one for each class of the integer targets: [Q, M, D].
-
-    Three quarters of them are cluster centres of the class itself, the others of all other classes.
-
-    >>> import numpy as np
-    >>> from autogp.data import ArraySource
-    >>> start_class_inducing_inputs(ArraySource(np.arange(12.0)[:, None], np.arange(12) // 4), num_inducing=4).shape
-    torch.Size([3, 4, 1])
-    """
-    if num_inducing < 2:
-        raise ValueError(f"num_inducing must be at least 2, one of the class and one of the others, got {num_inducing}")
-    x, y = _sample(source, scaler, SAMPLE_ROWS, seed)
-    groups = [_distinct(x[y == label]) for label in np.unique(y)]
-    counts = [len(group) for group in groups]
-    centres = cache(lambda group, size: _centres(groups[group], size, seed))
-    found = []
-    for own, count in enumerate(counts):
-        sizes = _shares([*counts[:own], 0, *counts[own + 1 :]], max(math.ceil(num_inducing / 4), num_inducing - count))
-        sizes[own] = min(count, num_inducing - sum(sizes))
-        found.append(np.concatenate([centres(group, size) for group, size in enumerate(sizes) if size]))
-    return torch.from_numpy(np.stack(found)).to(dtype)
+    own = by_class and groups > 1
+    most = SAMPLE_ROWS if own else min(SAMPLE_ROWS, max(FEWEST_ROWS, ROWS_A_CENTRE * num_inducing))
+    x, y = _sample(source, scaler, most, seed)
+    if own:
+        return torch.from_numpy(_class_centres(x, y, groups, num_inducing, seed)).to(dtype)
+    parts = [_distinct(part) for part in ([x] if not by_class else [x[y == label] for label in np.unique(y)])]
+    shares = _shares([len(part) for part in parts], num_inducing)
+    centres = [_centres(part, size, seed) for part, size in zip(parts, shares, strict=True) if size]
+    z = torch.from_numpy(_distinct(np.concatenate(centres))).to(dtype)
+    return z if groups == 1 else z.expand(groups, -1, -1)
 
 
 def start_kernel(
@@ -157,6 +130,19 @@ def _shares(counts: list[int], total: int) -> list[int]:
             shares[i] += step
             total -= step
     return shares
+
+
+def _class_centres(x: np.ndarray, y: np.ndarray, classes: int, size: int, seed: int) -> np.ndarray:
+    """For each class three quarters from itself, or as many as it has, the rest evenly from the others: [Q, M, D]."""
+    parts = [_distinct(x[y == label]) for label in range(classes)]
+    counts = [len(part) for part in parts]
+    centres = cache(lambda part, size: _centres(parts[part], size, seed))
+    found = []
+    for own, count in enumerate(counts):
+        shares = _shares([*counts[:own], 0, *counts[own + 1 :]], max(math.ceil(size / 4), size - count))
+        shares[own] = min(count, size - sum(shares))
+        found.append(np.concatenate([centres(part, share) for part, share in enumerate(shares) if share]))
+    return np.stack(found)
 
 
 def _centres(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
