@@ -62,6 +62,24 @@ def test_numbered_classes_and_targets_of_another_name(run: Run, error: Callable[
     frame.to_csv(tmp_path / "data.csv", index=False)
     message = "the target holds 4 in row 4, which is none of the model's classes 3, 5, 8"
     assert message in error("evaluate", tmp_path / "m.autogp", tmp_path / "data.csv")
+    frame.assign(y=np.array(["three", "five", "eight"])[np.arange(60) % 3]).to_csv(tmp_path / "data.csv", index=False)
+    message = "target column 'y' holds text, such as 'eight'; the model predicts the classes 3, 5, 8"
+    assert message in error("evaluate", tmp_path / "m.autogp", tmp_path / "data.csv")
+    assert message in error("report", tmp_path / "m.autogp", tmp_path / "data.csv", "-o", tmp_path / "r.html")
+
+
+def test_text_is_no_target_of_a_regression(run: Run, error: Callable[..., str], tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).normal(size=(60, 2))
+    frame = pd.DataFrame(numbers, columns=["a", "y"])
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    run("fit", tmp_path / "data.csv", "-t", "y", "-o", tmp_path / "m.autogp", *QUICK)
+    frame.to_csv(tmp_path / "commas.csv", index=False, sep=";", decimal=",")
+    frame[["a"]].assign(y="1,5").to_csv(tmp_path / "text.csv", index=False, sep=";")
+    message = "target column 'y' holds text, such as '1,5'; the model predicts numbers"
+    assert message in error("evaluate", tmp_path / "m.autogp", tmp_path / "text.csv")
+    assert "column 'a' must hold numbers, but row 1 holds" in error(
+        "evaluate", tmp_path / "m.autogp", tmp_path / "commas.csv"
+    )
 
 
 def test_arrays_need_targets(run: Run, error: Callable[..., str], tmp_path: Path) -> None:
@@ -93,3 +111,4 @@ def test_report_is_one_page(run: Run, error: Callable[..., str], passengers: Pat
     assert "open it in a browser" in run(*command, tmp_path / "report.html").stdout
     assert "</html>" in (tmp_path / "report.html").read_text()
     assert "there is no folder" in error(*command, tmp_path / "none" / "report.html")
+    assert "is the model itself" in error(*command, passengers / "survived.autogp")

@@ -97,6 +97,9 @@ def test_arrays_and_idx_files_are_taken(run_json: RunJson, tmp_path: Path) -> No
     for data, target in (("both.npz", []), ("other.npz", ["-t", "kind"]), ("x.npy", ["-t", tmp_path / "y.npy"])):
         found = run_json("fit", tmp_path / data, *target, "-o", out, "--inducing", 5, "--epochs", 2)
         assert (found["task"], found["rows"], found["inputs"]) == ("classification", 60, 3)
+    np.savez(tmp_path / "column.npz", x=x, y=y[:, None])
+    assert run_json("fit", tmp_path / "column.npz", "-o", out, *QUICK)["task"] == "classification"
+    assert run_json("evaluate", out, tmp_path / "column.npz")["rows"] == 60
     np.savez(tmp_path / "several.npz", x=x, y=RNG.normal(size=(60, 2)))
     found = run_json("fit", tmp_path / "several.npz", "-o", out, "--inducing", 5, "--epochs", 2)
     assert found["task"] == "regression"

@@ -58,7 +58,45 @@ def test_table_gives_the_numbers_it_holds(tmp_path: Path, name: str) -> None:
     assert not source.in_memory
     np.testing.assert_array_equal(x, frame[["a", "c"]])
     np.testing.assert_array_equal(y, frame["b"])
-    assert open_source(tmp_path / name, "b").x.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("offset", "dtype"), [(0.0, np.float32), (50.0, np.float32), (1e3, np.float64), (1.7e9, np.float64)]
+)
+def test_what_varies_beside_a_large_offset_is_kept(tmp_path: Path, offset: float, dtype: type) -> None:
+    values = offset + np.random.default_rng(0).uniform(size=200)
+    save(pd.DataFrame({"a": values, "b": np.linspace(0, 1, 200), "y": values}), tmp_path / "data.csv")
+    source = open_source(tmp_path / "data.csv", "y")
+    assert source.x.dtype == dtype
+    np.testing.assert_allclose(source.x[:, 0], values, rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_short_last_piece_widens_nothing(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).uniform(size=41)
+    save(pd.DataFrame({"a": np.where(np.arange(41) < 2, [0.0] * 41, values), "y": 0}), tmp_path / "data.csv")
+    assert open_source(tmp_path / "data.csv", "y").x.dtype == np.float32
+
+
+def test_text_in_quotes_may_hold_line_breaks_and_separators(csv: Callable[..., Path]) -> None:
+    reviews = [f'"{number}: good;\n\nbut, {"long " * 60}"' for number in range(4000)]
+    path = csv(
+        '"a; b, c","review",y\n' + "".join(f"{number},{text},{number % 2}\n" for number, text in enumerate(reviews))
+    )
+    assert path.stat().st_size > readers.CSV_BLOCK_BYTES
+    source = open_source(path, "y")
+    assert (len(source), source.columns) == (4000, ["a; b, c"])
+    np.testing.assert_array_equal(source.x[:, 0], np.arange(4000))
+    for name in ("b.csv", "b.tsv"):
+        separator = ";" if name == "b.csv" else "\t"
+        path = csv('"Income, EUR"|"Height, cm"|y\n1|2|3\n'.replace("|", separator), name)
+        assert open_source(path, "y").columns == ["Income, EUR", "Height, cm"]
+
+
+def test_a_quote_that_is_never_closed_is_said(csv: Callable[..., Path]) -> None:
+    path = csv("a,y,t\n1,0,text\n" + '1,0,"open\n' + "1,0,text\n" * 400_000)
+    with pytest.raises(ValueError, match="a quote that is never closed"):
+        open_source(path, "y")
 
 
 @pytest.mark.parametrize(("separator", "name"), [(";", "a.csv"), ("\t", "a.csv"), ("\t", "a.tsv"), (",", "a.csv")])

@@ -202,3 +202,29 @@ def test_a_class_too_rare_for_the_sample_that_training_starts_from(monkeypatch):
     x = np.random.default_rng(0).standard_normal((200, 3))
     model = GPClassifier(5, max_epochs=1, share_kernel=False).fit(x, labels)
     assert model.predict_proba(x).shape == (200, 3)
+
+
+def test_a_file_with_an_encoding_of_its_own_is_refused(tmp_path):
+    ports = np.array(["Bari", "Cork", "Oslo"])[np.arange(90) % 3]
+    frame = pd.DataFrame({"age": np.arange(90.0), "port": ports, "paid": np.where(ports == "Cork", "yes", "no")})
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    frame.replace("Bari", "Rome").to_csv(tmp_path / "new.csv", index=False)
+    model = classifier().fit(open_source(tmp_path / "train.csv", "paid"))
+    with pytest.raises(ValueError, match=r"open_source\(path, encoder=model.encoder_\)"):
+        model.predict(open_source(tmp_path / "new.csv", "paid"))
+    again = model.predict(open_source(tmp_path / "new.csv", encoder=model.encoder_))
+    with pytest.warns(UserWarning, match="Rome"):
+        np.testing.assert_array_equal(again, model.predict(pd.read_csv(tmp_path / "new.csv")[["age", "port"]]))
+
+
+@pytest.mark.parametrize("as_frame", [True, False])
+def test_columns_in_another_order_are_refused(tmp_path, as_frame):
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(y=y)
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    frame[list("ydcba")].to_csv(tmp_path / "new.csv", index=False)
+    model = classifier()
+    model.fit(frame[list("abcd")], y) if as_frame else model.fit(open_source(tmp_path / "train.csv", "y"))
+    with pytest.raises(ValueError, match="columns or an encoding of its own"):
+        model.predict(open_source(tmp_path / "new.csv", "y"))
+    named = open_source(tmp_path / "new.csv", columns=list(model.feature_names_in_))
+    np.testing.assert_allclose(model.predict_proba(named), model.predict_proba(frame[list("abcd")]), atol=1e-6)

@@ -35,7 +35,7 @@ def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str 
 
 def report_file(terminal: Terminal, model_path: Path, data: Path, target: str | None, out: Path) -> None:
     """Writes the page that `autogp report` promises."""
-    check_writable(out, data)
+    check_writable(out, data, model_path)
     model = open_model(model_path)
     source = _open(model, data, target)
     for note in source.notes:
@@ -61,9 +61,15 @@ def _open(model: Any, data: Path, target: str | None) -> ArraySource:
     if target in encoder.used:
         raise ValueError(f"column {target!r} is an input of the model: --target names the column that it predicts")
     text = is_classifier(model) and model.classes_.dtype.kind in "UO"
-    return open_source(
+    source = open_source(
         data, target, classes=[str(label) for label in model.classes_] if text else None, encoder=encoder
     )
+    if source.classes is not None and not text:
+        known = f"the classes {_listed(model.classes_)}" if is_classifier(model) else "numbers"
+        raise ValueError(
+            f"{data}: target column {target!r} holds text, such as {source.classes[0]!r}; the model predicts {known}"
+        )
+    return source
 
 
 def _class_scores(model: Any, source: ArraySource) -> dict[str, tuple[float, str]]:
@@ -90,9 +96,13 @@ def _codes(model: Any, source: ArraySource) -> np.ndarray:
         row = int(wrong[0])
         raise ValueError(
             f"the target holds {source.y[row]} in row {row + 1}, which is none of the model's classes "
-            f"{', '.join(map(str, model.classes_[:20]))}"
+            f"{_listed(model.classes_)}"
         )
     return place
+
+
+def _listed(classes: np.ndarray) -> str:
+    return ", ".join(map(str, classes[:20]))
 
 
 def _number_scores(model: Any, source: ArraySource) -> dict[str, tuple[float, str]]:

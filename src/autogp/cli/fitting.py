@@ -54,9 +54,11 @@ def fit_file(
     except TrainingInterruptedError as stop:
         message = f"{str(stop).split(';')[0]}; go on with the same command and --resume"
         raise TrainingInterruptedError(message, stop.exit_code) from None
-    except BaseException:
+    except BaseException as error:
         if not list(folder.glob("step-*")):
             shutil.rmtree(folder, ignore_errors=True)  # there is nothing to go on from
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt("interrupted; nothing was saved") from None
         raise
     shutil.rmtree(folder, ignore_errors=True)
 

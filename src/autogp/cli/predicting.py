@@ -35,6 +35,8 @@ def predict_file(terminal: Terminal, model_path: Path, data: Path, out: Path | N
     if out is None:
         first = predictions(model, next(rows)[:SHOWN_ROWS])
         _show(terminal, first)
+        for sentence in unseen.sentences():
+            terminal.note(sentence)
         terminal.say(f"the first rows; all: autogp predict {model_path} {data} --out predictions.csv")
         terminal.result({"predictions": first.to_pylist(), "notes": unseen.sentences()})
         return

@@ -50,10 +50,11 @@ def open_source(
     Without targets y is [N, 0], which serves prediction.
 
     A table is read in pieces into a memory-mapped copy: uint8 where all inputs are whole numbers from 0 to 255, else
-    `dtype` (float64 also where float32 would change whole numbers). Its first line must hold the names. Text and
-    missing values among the inputs become numbers as `source.encoder` says, a `TableEncoder`; `source.notes` tells what
-    was assumed. A target of text becomes integers that count `source.classes`, the labels in sorted order; others stay
-    numbers. A missing target is an error, but among several targets it is NaN.
+    `dtype` (float64 also where float32 would change whole numbers, or round by more than 1e-5 of a column's range). Its
+    first line must hold the names. Text and missing values among the inputs become numbers as `source.encoder` says, a
+    `TableEncoder`; `source.notes` tells what was assumed. A target of text becomes integers that count
+    `source.classes`, the labels in sorted order; others stay numbers. A missing target is an error, but among several
+    targets it is NaN.
 
     Arguments:
         path: The file.
@@ -82,7 +83,7 @@ def open_source(
     if any(each is not None for each in (columns, classes, encoder)) or not isinstance(target, str | Path | None):
         raise ValueError(f"columns, classes, encoder and several targets are for tables {TABLE_SUFFIXES}, not {path}")
     if path.suffix == ".npy":
-        return ArraySource(_read_npy(path), None if target is None else _read_npy(_existing(target)))
+        return _of_arrays(_read_npy(path), None if target is None else _read_npy(_existing(target)))
     if path.suffix == ".npz":
         return _open_npz(path, target)
     if IDX_NAME.search(path.name):
@@ -180,7 +181,12 @@ def _open_npz(path: Path, target: str | Path | None) -> ArraySource:
                 f"it holds {', '.join(names) or 'nothing'}"
             )
         with _loading(path):
-            return ArraySource(archive[x_name], None if y_name is None else archive[y_name])
+            return _of_arrays(archive[x_name], None if y_name is None else archive[y_name])
+
+
+def _of_arrays(x: np.ndarray, y: np.ndarray | None) -> ArraySource:
+    """A single target may be a column vector."""
+    return ArraySource(x, y[:, 0] if y is not None and y.ndim == 2 and y.shape[1] == 1 else y)
 
 
 def _labels_beside(path: Path) -> Path | None:

@@ -147,7 +147,7 @@ def _open_csv(path: Path, **conversion: object) -> csv.CSVStreamingReader:
         path,
         # One thread, so that errors know their row.
         read_options=csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES),
-        parse_options=csv.ParseOptions(delimiter=_delimiter(path)),
+        parse_options=csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
         convert_options=csv.ConvertOptions(**conversion),
     )
 
@@ -157,8 +157,10 @@ def _delimiter(path: Path) -> str:
         start = stream.read(CSV_BLOCK_BYTES)
     if b"\0" in start:
         raise ValueError(f"{path} {NOT_UTF_8}")
-    header = start.split(b"\n", 1)[0].decode("utf-8", errors="replace")
-    return max(",;\t", key=header.count)
+    if path.suffix == ".tsv":
+        return "\t"
+    header = re.sub(rb'"[^"]*"', b"", start).split(b"\n", 1)[0]  # names in quotes may hold any of them
+    return max(",;\t", key=lambda mark: header.count(mark.encode()))
 
 
 def _explained(path: Path, error: Exception) -> ValueError:
@@ -172,6 +174,8 @@ def _explained(path: Path, error: Exception) -> ValueError:
         return ValueError(
             f"{path}: line {row} (blank ones not counted) has {found} columns, but the header has {expected}"
         )
+    if "straddl" in message:
+        return ValueError(f"{path} has a line of more than {CSV_BLOCK_BYTES:,} bytes, or a quote that is never closed")
     if "invalid UTF8" in message:
         return ValueError(f"{path} {NOT_UTF_8}")
     if "Empty CSV" in message:

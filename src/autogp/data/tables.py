@@ -22,8 +22,9 @@ from autogp.data.texts import Unseen
 __all__ = ["TABLE_SUFFIXES", "encoded_batches", "open_table"]
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
-VERSION = 2  # of the files in a cache; raised whenever their meaning changes
+VERSION = 3  # of the files in a cache; raised whenever their meaning changes
 PIECE = 2**20  # numbers converted at a time
+MOST_ROUNDING = 1e-5  # by float32, of the range of a column
 
 
 def open_table(
@@ -167,9 +168,11 @@ class _Inputs:
         self.path = path
         self.wide = wide
         self.dtype = np.dtype(np.uint8)
+        self.low, self.high = np.inf, -np.inf  # of each column so far, [D]
 
     def append(self, x: np.ndarray) -> None:  # [B, D]
-        needed = np.promote_types(self.dtype, _narrowest(x, self.wide))
+        self.low, self.high = np.minimum(self.low, x.min(axis=0)), np.maximum(self.high, x.max(axis=0))
+        needed = np.promote_types(self.dtype, _narrowest(x, self.high - self.low, self.wide))
         if needed != self.dtype and self.path.exists():
             _convert(self.path, self.dtype, needed)
         self.dtype = needed
@@ -270,14 +273,15 @@ def _is_number(label: str) -> bool:
     return True
 
 
-def _narrowest(values: np.ndarray, wide: str) -> np.dtype:
-    """The smallest dtype for [B, D] numbers that keeps whole ones exact."""
+def _narrowest(values: np.ndarray, ranges: np.ndarray, wide: str) -> np.dtype:
+    """The smallest dtype for [B, D] numbers that keeps whole ones exact, and what varies beside a large offset."""
     whole = (values == np.rint(values)).all(axis=0)  # [D]
     if whole.all() and values.min() >= 0 and values.max() <= 255:
         return np.dtype(np.uint8)
     with np.errstate(over="ignore"):
-        changed = (values.astype(np.float32) != values).any(axis=0)  # [D]
-    return np.dtype(np.float64) if (whole & changed).any() else np.dtype(wide)
+        rounding = np.abs(values.astype(np.float32) - values).max(axis=0)  # [D]
+    allowed = np.where(whole, 0, MOST_ROUNDING * ranges)
+    return np.dtype(np.float64) if (rounding > allowed).any() else np.dtype(wide)
 
 
 def _append(path: Path, array: np.ndarray) -> None:

@@ -97,9 +97,23 @@ def _checked_source(estimator: Any, source: Any, reset: bool) -> Source:
             del estimator.feature_names_in_
     fitted = estimator.encoder_
     expected = estimator.n_features_in_ if fitted is None else len(fitted.columns)
+    if encoder is not None and not _encodes_alike(estimator, encoder):
+        names = "encoder=model.encoder_" if fitted is not None else "columns=list(model.feature_names_in_)"
+        raise ValueError(
+            f"X was opened with columns or an encoding of its own, not with those of fit: open_source(path, {names})"
+        )
     if columns != expected:
         raise ValueError(f"X has {columns} features, but {type(estimator).__name__} is expecting {expected} features")
     return source
+
+
+def _encodes_alike(estimator: Any, encoder: TableEncoder) -> bool:
+    """Whether a table became numbers as that of fit did: complete columns of numbers need only be the same ones."""
+    fitted = estimator.encoder_
+    if fitted is not None and not (fitted.plain and encoder.plain):
+        return encoder.describe() == fitted.describe()
+    names = getattr(estimator, "feature_names_in_", None)
+    return names is None or encoder.columns == list(names)
 
 
 def refuse_non_finite(values: Any, name: str, columns: Any = None, advice: str = "") -> None:
