@@ -87,6 +87,9 @@ class GaussianPosterior(nn.Module):
         curvature = (-2 * beta.mT.contiguous()).clamp_min_(0) * weights  # [Q, B]
         slope = alpha.mT * weights + curvature * mean.mT
         added = torch.stack([basis[q % len(basis)] @ row for q, row in enumerate(slope)])
+        if rate == 1:  # nothing stays of what was before, even if it was not finite
+            self.shift.zero_()
+            self.precision.zero_()
         self.shift.mul_(1 - rate).add_(added, alpha=rate)
         weighted = basis * curvature[:, None]  # [Q, M, B]
         basis = basis.expand_as(weighted)

@@ -155,6 +155,23 @@ def test_rows_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         list(read_rows(tmp_path / "x.csv", encoder))
 
 
+def test_damaged_compression_is_named(tmp_path: Path) -> None:
+    for content in (
+        gzip.compress(idx(IMAGES))[:-20],
+        b"\x1f\x8b" + bytes(40),
+        gzip.compress(idx(IMAGES))[:20] + b"?" * 9,
+    ):
+        (tmp_path / "x.idx.gz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"x\.idx\.gz is damaged"):
+            open_source(tmp_path / "x.idx.gz")
+    np.savez_compressed(tmp_path / "x.npz", x=np.random.default_rng(0).normal(size=(50, 4)))
+    content = bytearray((tmp_path / "x.npz").read_bytes())
+    content[60:75] = bytes(15)
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"x\.npz is not a npz file of NumPy, or a damaged one"):
+        open_source(tmp_path / "x.npz")
+
+
 @pytest.mark.parametrize("name", ["a.npy", "a.npz"])
 def test_files_that_are_not_what_their_name_says_are_named(tmp_path: Path, name: str) -> None:
     for content in (b"\x80\x04 not numpy", b"PK\x03\x04 cut off"):

@@ -166,3 +166,16 @@ def test_score_passes_over_missing_targets():
     assert model.score(X, Y) == pytest.approx(expected)
     with pytest.raises(ValueError, match="n_samples must be at least 1, got 0"):
         model.sample_y(X, n_samples=0)
+
+
+@pytest.mark.parametrize(
+    ("x", "value"), [([[1.0]], 2.0), ([[1.0], [2.0]], 4.0), (np.linspace(0, 6, 100)[:, None], -3e5)]
+)
+def test_targets_that_never_vary_are_predicted_as_they_are(x, value, tmp_path):
+    """Nothing holds the noise up: it must not fall until q overflows."""
+    model = GPRegressor(10, random_state=0).fit(x, np.full(len(x), value))
+    mean, std = model.predict(x, return_std=True)
+    np.testing.assert_allclose(mean, value, rtol=1e-9)
+    assert (std < 1e-3).all()
+    assert np.isfinite([model.elbo_, model.loo_score_]).all()
+    model.save(tmp_path / "model.autogp")

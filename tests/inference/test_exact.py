@@ -15,8 +15,9 @@ from autogp.data import ArraySource
 from autogp.inference import Settings, train_exact
 from autogp.inference.exact import collapsed_bound
 from autogp.inference.steps import Batch
-from autogp.kernels import RBF
+from autogp.kernels import RBF, ArcCosine
 from autogp.likelihoods import Gaussian, StudentT
+from autogp.linalg import NotPositiveDefiniteError
 
 
 def problem(count: int = 40, inputs: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
@@ -135,3 +136,20 @@ def test_other_objectives_are_refused():
     model = SparseGP(RBF(), Gaussian(), x[:7])
     with pytest.raises(ValueError, match="for the objective 'elbo', got 'loo': use train"):
         train_exact(model, ArraySource(x, y), Settings(objective="loo"))
+
+
+def test_a_start_that_cannot_be_factorised_says_so():
+    x, y = problem(inputs=1)
+    model = SparseGP(ArcCosine(degree=2, depth=12, weight_variance=9.0), Gaussian(), x[::5])
+    with pytest.raises(NotPositiveDefiniteError, match="closest inducing inputs"):
+        train_exact(model, ArraySource(x, y), Settings())
+
+
+def test_where_everything_is_frozen_q_alone_learns():
+    x, y = problem()
+    model = SparseGP(RBF(), Gaussian(variance=0.04), x[::2])
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    history = train_exact(model, ArraySource(x, y), Settings())
+    assert (len(history.rows), history.stopped) == (1, "converged")
+    assert (model.predict(x).mean - y).square().mean() < 0.2 * y.var()

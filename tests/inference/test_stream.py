@@ -7,7 +7,7 @@ import torch
 from autogp import MixturePosterior, SparseGP, elbo
 from autogp.inference import absorb
 from autogp.kernels import RBF
-from autogp.likelihoods import Bernoulli, Gaussian, StudentT
+from autogp.likelihoods import Bernoulli, Gaussian, Poisson, StudentT
 
 
 def rows(count=60, seed=0):
@@ -100,3 +100,19 @@ def test_a_mixture_is_refused():
     model = SparseGP(RBF(), Gaussian(), x[:5], MixturePosterior(1, 5, 2))
     with pytest.raises(TypeError, match="GaussianPosterior"):
         absorb(model, x, y)
+
+
+@pytest.mark.parametrize("count", [0.0, 3.0, 100.0, 1e3, 1e6])
+def test_a_count_far_from_the_rate_so_far_ends_at_the_best_bound(count):
+    """A full Newton step from a rate of 1 to a count of 100 would go to exp(40)."""
+    x = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
+    model = SparseGP(RBF(0.5), Poisson(rate=1.0), x[::3])
+    absorb(model, x[:1], torch.tensor([count]))
+    mean = model.predict(x[:1]).mean.item()
+    assert abs(mean - count) < 1.5 + 0.1 * count
+    best = elbo(model, x[:1], torch.tensor([count])).item()
+    for factor in (0.9, 1.1):
+        shifted = SparseGP(RBF(0.5), Poisson(rate=1.0), x[::3])
+        shifted.posterior.precision.copy_(model.posterior.precision)
+        shifted.posterior.shift.copy_(factor * model.posterior.shift)
+        assert elbo(shifted, x[:1], torch.tensor([count])).item() <= best + 1e-9

@@ -1,6 +1,7 @@
 """The training loop: what it refuses, what it survives, when it stops, and what it leaves behind."""
 
 import copy
+import itertools
 import logging
 import math
 import time
@@ -21,7 +22,7 @@ from autogp.inference.checkpoint import Checkpoints
 from autogp.inference.feed import Feed
 from autogp.inference.state import RunState
 from autogp.kernels import RBF
-from autogp.likelihoods import Bernoulli, Gaussian, Softmax
+from autogp.likelihoods import Bernoulli, Gaussian, Softmax, StudentT
 from autogp.objectives import elbo
 
 State = dict[str, torch.Tensor]
@@ -123,14 +124,55 @@ def test_resuming_refuses_other_settings_and_names_them_with_both_values(tmp_pat
         ),
         (lambda z: SparseGP(RBF(1.0), Bernoulli(), z), r"kernel.log_lengthscale was \[1, 2\], is now \[1, 1\]"),
         (lambda z: SparseGP(RBF(1.0) + RBF(1.0), Bernoulli(), z), "model.kernel was 'RBF', is now 'Sum'"),
+        (lambda z: SparseGP(frozen(RBF([1.0, 1.0])), Bernoulli(), z), "log_variance, fixed was not set, is now"),
+        (lambda z: SparseGP(RBF([1.0, 1.0]), Bernoulli(), z.double()), "model.jitter, fixed was 1e-06, is now 1e-10"),
     ],
-    ids=["link", "likelihood", "size", "lengthscales", "kernel"],
+    ids=["link", "likelihood", "size", "lengthscales", "kernel", "frozen", "precision"],
 )
 def test_resuming_refuses_another_model(tmp_path, other, text):
     problem = Problem("logit")
     start(tmp_path, problem)
     with pytest.raises(CheckpointError, match=text):
         train(other(problem.z), problem.source, QUICK, folder=tmp_path, resume=True)
+
+
+def frozen(module):
+    return module.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        (StudentT(df=4.0), StudentT(df=50.0), r"likelihood.df, fixed was 4\.0, is now 50\.0"),
+        (frozen(Gaussian(variance=0.1)), frozen(Gaussian(variance=0.2)), "likelihood.log_variance, fixed was"),
+    ],
+    ids=["buffer", "frozen parameter"],
+)
+def test_resuming_refuses_other_values_of_what_stays_fixed(tmp_path, first, second, text):
+    problem = Problem("gaussian")
+    train(SparseGP(RBF([1.0, 1.0]), first, problem.z), problem.source, QUICK, folder=tmp_path)
+    with pytest.raises(CheckpointError, match=text):
+        train(SparseGP(RBF([1.0, 1.0]), second, problem.z), problem.source, QUICK, folder=tmp_path, resume=True)
+
+
+def test_numbers_of_numpy_are_settings_like_others(tmp_path):
+    problem = Problem("softmax")
+    settings = replace(QUICK, max_epochs=np.int64(2), learning_rate=np.float32(0.02), seed=np.int32(1))
+    train(problem.model(), problem.source, settings, folder=tmp_path)
+    train(problem.model(), problem.source, settings, folder=tmp_path, resume=True)
+
+
+def test_a_phase_that_ends_within_an_epoch_does_not_mix_its_value_with_the_next(monkeypatch):
+    """By the clock, which here ticks at every look; the two kinds of step have values of their own."""
+    problem, clock = Problem("logit"), itertools.count(0.0, 0.02)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    for name, value in (("natural_step", -100.0), ("gradient_step", -1.0)):
+        step, total = getattr(trainer, name), torch.tensor(value * len(problem.source))
+        monkeypatch.setattr(trainer, name, lambda *rest, step=step, total=total: step(*rest)._replace(value=total))
+    settings = replace(QUICK, objective="loo", held_share=0.5, max_epochs=1000, batch_size=2, time_budget=10.0)
+    rows = train(problem.model(), problem.source, settings).rows
+    assert {row["objective"]: row["value"] for row in rows} == {"elbo": -100.0, "loo": -1.0}
+    assert {row["value"] for row in rows} == {-100.0, -1.0}
 
 
 def test_run_is_resumed_whatever_the_start_values_and_the_interval_of_saving(tmp_path):

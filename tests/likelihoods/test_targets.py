@@ -125,3 +125,8 @@ def test_checking_leaves_the_callers_tensor_alone():
     for likelihood in (Gaussian(), Poisson(), Bernoulli()):
         likelihood.check_targets(y)
         torch.testing.assert_close(y, torch.tensor([0.0, 1.0, NAN]), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64, np.int16])
+def test_labels_may_be_integers_of_any_kind(dtype):
+    assert Softmax(3).check_targets(torch.from_numpy(np.array([0, 2, 1], dtype))).tolist() == [0, 2, 1]

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,10 +154,18 @@ def _loading(path: Path) -> Iterator[None]:
     """NumPy's errors about the file, which name neither it nor what to do, in words."""
     try:
         yield
-    except (ValueError, EOFError, BadZipFile, KeyError) as error:
+    except (ValueError, EOFError, BadZipFile, KeyError, zlib.error) as error:
         if "Object arrays" in str(error) or "Python objects" in str(error):
             raise ValueError(f"{path} holds Python objects: save arrays of numbers") from error
         raise ValueError(f"{path} is not a {path.suffix[1:]} file of NumPy, or a damaged one") from error
+
+
+@contextmanager
+def _decompressing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def _read_npy(path: Path) -> np.ndarray:
@@ -197,7 +206,7 @@ def _labels_beside(path: Path) -> Path | None:
 def _read_idx(path: Path) -> np.ndarray:
     """An idx file: two zero bytes, the type, the number of axes, each axis as uint32, then the numbers."""
     compressed = path.suffix == ".gz"
-    with gzip.open(path) if compressed else path.open("rb") as file:
+    with _decompressing(path), gzip.open(path) if compressed else path.open("rb") as file:
         magic = file.read(4)
         if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_TYPES or magic[3] == 0:
             raise ValueError(f"{path} is not an idx file: it starts with {magic.hex(' ')}")

@@ -27,6 +27,7 @@ ITERATIONS = 200
 CORRECTIONS = 20  # pairs of steps and gradients that L-BFGS remembers
 SETTLED = 1e-6  # nats per row
 REFUSED = 1e10  # the loss where the kernel cannot be factorised: the line search comes back from there
+FARTHEST = 30.0  # from their start for logarithms: without noise in the targets they would go on for ever
 
 
 def collapsed_bound(model: SparseGP, batch: Batch) -> Tensor:
@@ -86,11 +87,8 @@ def train_exact(
     indices = np.arange(len(source))
     x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in source.rows(indices))
     batch = feed.batch(x, y, indices)
-    parameters = [
-        parameter
-        for parameter in (*model.kernel.parameters(), *model.likelihood.parameters(), model.inducing_inputs)
-        if parameter.requires_grad
-    ]
+    learnt = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    parameters = list(learnt.values())
     max_iterations = settings.max_epochs or ITERATIONS
     started = time.monotonic()
     history = History()
@@ -99,22 +97,27 @@ def train_exact(
 
     def loss(vector: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal last
+        last = np.zeros(0), math.nan
+        if np.abs(vector - start)[logarithms].max(initial=0.0) > FARTHEST:
+            return REFUSED, np.zeros_like(vector)
         torch.nn.utils.vector_to_parameters(torch.from_numpy(vector).to(feed.device), parameters)
         model.zero_grad(set_to_none=True)
         try:
             value = -collapsed_bound(model, batch) / feed.total_weight
         except FAILURES:
             return REFUSED, np.zeros_like(vector)
-        value.backward()
-        gradient = torch.cat([parameter.grad.reshape(-1) for parameter in parameters if parameter.grad is not None])
-        if not torch.isfinite(value + gradient.sum()):
+        if parameters:
+            value.backward()
+        gradients = (torch.zeros_like(each) if each.grad is None else each.grad for each in parameters)
+        gradient = np.concatenate([np.zeros(0), *(each.cpu().numpy().ravel() for each in gradients)])
+        if not math.isfinite(value.item() + gradient.sum()):
             return REFUSED, np.zeros_like(vector)
         last = vector.copy(), value.item()
-        return last[1], gradient.cpu().numpy()
+        return last[1], gradient
 
-    def end_iteration(intermediate_result) -> None:
-        """Keeps the best state; L-BFGS takes the exception for the wish to stop."""
-        value = last[1] if np.array_equal(intermediate_result.x, last[0]) else loss(intermediate_result.x)[0]
+    def record(vector: np.ndarray) -> None:
+        """Keeps the best state, and says why to stop, if so."""
+        value = last[1] if last[0].size and np.array_equal(vector, last[0]) else loss(vector)[0]
         score = -value if validation is None else validation_score(model, feed, validation)
         epoch, seconds = len(history.rows) + 1, time.monotonic() - started
         row = {"epoch": epoch, "step": epoch, "seconds": round(seconds, 3), "objective": settings.objective}
@@ -130,17 +133,27 @@ def train_exact(
             history.stopped = "time budget"
         elif settings.patience is not None and epoch - history.best_epoch >= settings.patience:
             history.stopped = "no better score"
-        if history.stopped:
-            raise StopIteration
 
-    start = torch.nn.utils.parameters_to_vector(parameters).detach().cpu().numpy()
+    def end_iteration(intermediate_result) -> None:
+        record(intermediate_result.x)
+        if history.stopped:
+            raise StopIteration  # L-BFGS takes it for the wish to stop
+
+    with torch.no_grad():
+        collapsed_bound(model, batch)  # a start from which there is no way says so here
+    start = np.concatenate([np.zeros(0), *(parameter.detach().cpu().numpy().ravel() for parameter in parameters)])
+    logarithms = np.array([".log_" in name for name, each in learnt.items() for _ in range(each.numel())], bool)
     options = {"maxiter": max_iterations, "maxcor": CORRECTIONS, "ftol": SETTLED, "gtol": SETTLED}
     try:
         with showing(verbose) as display:
-            result = minimize(loss, start, jac=True, method="L-BFGS-B", callback=end_iteration, options=options)
-            history.stopped = history.stopped or ("max_epochs" if result.status == 1 else "converged")
-            if not history.rows:  # it starts at its best
-                end_iteration(result)
+            status = 0
+            if parameters:
+                status = minimize(
+                    loss, start, jac=True, method="L-BFGS-B", callback=end_iteration, options=options
+                ).status
+            if not history.rows:  # it starts at its best, or nothing but q can learn
+                record(start)
+            history.stopped = history.stopped or ("max_epochs" if status == 1 else "converged")
     finally:
         if best:
             model.load_state_dict(best)

@@ -37,8 +37,11 @@ def data_identity(
 
 
 def _structure(model: SparseGP) -> dict[str, Any]:
-    """The classes of the model's parts, their options, and the shapes of its tensors."""
+    """Classes of the parts, their options, the shapes of all tensors, and the values of those that stay fixed."""
     found: dict[str, Any] = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    fixed = [(name, buffer) for name, buffer in model.named_buffers() if not name.startswith("posterior.")]
+    fixed += [(name, parameter) for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    found |= {f"{name}, fixed": tensor.item() if tensor.numel() == 1 else _digest(tensor) for name, tensor in fixed}
     for name, module in model.named_modules():
         found[name] = type(module).__name__
         for option, value in vars(module).items():
@@ -50,5 +53,5 @@ def _structure(model: SparseGP) -> dict[str, Any]:
 def _digest(*tensors: Tensor) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
-        digest.update(tensor.double().cpu().numpy().tobytes())
+        digest.update(tensor.detach().double().cpu().numpy().tobytes())
     return digest.hexdigest()

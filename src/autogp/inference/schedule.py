@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 
 __all__ = ["Phase", "Settings", "phases"]
 
@@ -67,6 +67,9 @@ class Settings:
         for name in ("max_epochs", "batch_size", "samples", "loo_cycle", "patience", "seed"):
             if not isinstance(getattr(self, name), Integral | None):
                 raise ValueError(f"{name} must be a whole number, got {getattr(self, name)!r}")
+        for name, value in vars(self).items():  # NumPy's numbers cannot be kept as JSON
+            if isinstance(value, Real) and not isinstance(value, bool):
+                object.__setattr__(self, name, int(value) if isinstance(value, Integral) else float(value))
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must lie between 0 and 2^31 - 1, got {self.seed!r}")
         for name in ("batch_size", "samples", "learning_rate", "held_learning_rate", "checkpoint_seconds"):

@@ -83,11 +83,15 @@ class RunState:
         self.seconds = 0.0
         self.skipped = self.skipped_in_a_row = self.rollbacks = 0
         self.step_scale = 1.0
-        self.epoch_value = self.epoch_score = 0.0
-        self.epoch_steps = 0
+        self.forget_epoch()
         self.history = History()
         self.good = self.best = self.snapshot()
         self.untried: dict[str, Tensor] | None = None  # the last epoch's state: good once a step from there has worked
+
+    def forget_epoch(self) -> None:
+        """Starts the means over an epoch anew."""
+        self.epoch_value = self.epoch_score = 0.0
+        self.epoch_steps = 0
 
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of the model's state."""

@@ -134,8 +134,12 @@ class _Run:
         started = time.monotonic() - state.seconds
         saved = time.monotonic()
         stop = state.history.stopped
+        before = None
         for step, x, y in prefetch(self.batches, state.step, self.total_steps) if not stop else ():
             phase, progress = self._phase()
+            if before not in (phase, None):  # by the clock, within an epoch: two objectives have no mean
+                state.forget_epoch()
+            before = phase
             self._update(step, x, y, phase, progress)
             state.step = step + 1
             state.seconds = time.monotonic() - started
@@ -242,8 +246,7 @@ class _Run:
                 "skipped": state.skipped,
             }
         )
-        state.epoch_value = state.epoch_score = 0.0
-        state.epoch_steps = 0
+        state.forget_epoch()
         state.untried = snapshot
         # A batch is scored before its step: where it is the whole epoch, the score is of the epoch before.
         before = self.validation is None and self.batches.steps_per_epoch == 1 and epoch > 1

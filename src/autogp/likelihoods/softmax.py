@@ -70,6 +70,7 @@ class Softmax(Likelihood):
         y = as_targets(y)
         if y.ndim != 1 or y.is_complex() or y.dtype == torch.bool:
             raise ValueError(f"y must be a vector of integer labels, got {y.dtype} with shape {tuple(y.shape)}")
+        y = y if y.is_floating_point() else y.to(torch.int64)
         labels = torch.nan_to_num(y, nan=-1.0).to(torch.int64)
         bad = (labels != y) | (labels < 0) | (labels >= self.num_latents)
         if bad.any():
