@@ -19,7 +19,7 @@ PACKAGES = {
     "GPyTorch": ["gpytorch"],
     "scikit-learn": ["scikit-learn"],
 }
-ROUNDS = {"tiny": 1, "quick": 1, "full": 5}
+ROUNDS = {"tiny": 1, "quick": 1, "full": 3}
 
 
 def run(run: Run) -> dict[str, Any]:

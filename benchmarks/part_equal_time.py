@@ -27,12 +27,12 @@ SIZES = {  # the sets, and the seconds after which each contender is judged
     "tiny": {"diabetes": [1.0]},
     "quick": {"diabetes": [5.0], "digits": [6.0]},
     "full": {
-        "diabetes": [5.0, 15.0, 45.0],
-        "energy": [5.0, 15.0, 45.0],
-        "kin8nm": [10.0, 30.0, 90.0],
-        "protein": [20.0, 60.0, 180.0],
-        "digits": [5.0, 15.0, 45.0],
-        "cifar10": [60.0, 300.0],
+        "diabetes": [5.0],
+        "energy": [5.0, 20.0],
+        "kin8nm": [10.0, 40.0],
+        "protein": [15.0, 60.0],
+        "digits": [5.0, 20.0],
+        "cifar10": [30.0, 150.0],
     },
 }
 

@@ -25,7 +25,7 @@ SIZES = {
         "files": [1000, 2000],
     },
     "quick": {"base": BASE, "grow": ["rows", "inducing"], "doublings": 2, "rounds": 2, "files": [62_500, 125_000]},
-    "full": {"base": BASE, "grow": NAMES, "doublings": 4, "rounds": 8, "files": [62_500 * 2**i for i in range(5)]},
+    "full": {"base": BASE, "grow": NAMES, "doublings": 3, "rounds": 5, "files": [62_500 * 2**i for i in range(5)]},
 }
 FILE_INPUTS = 20
 REGRESSION = {"inducing": 100, "lengthscale": 3.0, "variance": 1.0, "noise": 0.1, "kernel": "rbf"}

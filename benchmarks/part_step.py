@@ -27,10 +27,10 @@ MNIST = {"rows": 1000, "inputs": 784, "classes": 10}
 SIZES = {
     "tiny": {"size": {"rows": 50, "inputs": 5, "classes": 3}, "inducing": [10], "samples": [2], "rounds": 2},
     "quick": {"size": MNIST, "inducing": [200], "samples": [10], "rounds": 5},
-    "full": {"size": MNIST, "inducing": [200, 1000], "samples": [10, 100], "rounds": 20},
+    "full": {"size": MNIST, "inducing": [200, 1000], "samples": [10, 100], "rounds": 10},
 }
 TURN = 0.5  # seconds of each turn, or one step if it takes longer
-LONGEST, FEWEST = 300.0, 3  # seconds of a configuration, after which so many rounds are enough
+LONGEST, FEWEST = 100.0, 3  # seconds of a configuration, after which so many rounds are enough
 
 
 def run(run: Run) -> dict[str, Any]:
