@@ -12,6 +12,7 @@ __all__ = [
     "FIRST_JITTER",
     "LAST_JITTER",
     "NotPositiveDefiniteError",
+    "expected_log_normal",
     "row_blocks",
     "safe_cholesky",
     "safe_factor_and_inverse",
@@ -215,6 +216,42 @@ class _Solve(torch.autograd.Function):
             torch.mm(back.add_(pulled), weights[g].mT, out=matrix_grad[g])
             back.add_(pulled)
         return matrix_grad.to(ctx.dtype).neg_(), None, cross_grad
+
+
+def expected_log_normal(matrix: Tensor, inverse: Tensor, second: Tensor) -> Tensor:
+    """E[log N(u_q; 0, matrix)], summed over q, of vectors with second moments E[u u'] [Q, M, M], where L^-1 is at hand.
+
+    `matrix` is [G, M, M] with G = 1 or Q. Gradients go to it alone.
+    """
+    return _ExpectedLogNormal.apply(matrix, inverse.detach(), second)
+
+
+class _ExpectedLogNormal(torch.autograd.Function):
+    """-1/2 (tr(P E[u u']) - log |P| + M log 2 pi) for P = I' I, I = L^-1, whose gradient is 1/2 (P E[u u'] P - P)."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, inverse: Tensor, second: Tensor) -> Tensor:
+        count = len(second) // len(matrix)  # that share a matrix
+        second = second.sum(0, keepdim=True) if len(matrix) == 1 else second
+        gradient, trace = torch.empty_like(matrix), matrix.new_zeros(())
+        for g, own in enumerate(inverse):
+            precision = own.mT @ own
+            trace += (precision * second[g]).sum()
+            torch.mm(precision @ second[g], precision, out=gradient[g])
+            gradient[g].sub_(precision, alpha=count)
+        ctx.save_for_backward(gradient.mul_(0.5))
+        half_log_det = torch.diagonal(inverse, dim1=-2, dim2=-1).log().sum() - 0.5 * math.log(2 * math.pi) * (
+            len(matrix) * matrix.shape[-1]
+        )
+        return count * half_log_det - 0.5 * trace
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return grad_outputs[0] * gradient, None, None
 
 
 def _invert_lower(lower: Tensor, out: Tensor) -> None:

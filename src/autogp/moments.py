@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from autogp.linalg import expected_log_normal
+
 __all__ = [
     "DenseMoments",
     "DiagonalMoments",
@@ -161,6 +163,13 @@ class HeldMoments(DenseMoments):
     def project_weights(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """The same from W = L^-T A = Kzz^-1 Kzx, with which the way back needs no products of M x M matrices."""
         return super().project(weights)
+
+    def log_prior(self, gram: Tensor) -> Tensor:
+        """E_q[log p(u)], exact for mixtures too: all of -KL(q || p) that kernel and inducing inputs can change."""
+        second = self.dense + self.mean[..., None] * self.mean[..., None, :]  # [K, Q, M, M]
+        return expected_log_normal(
+            gram, self.prior_inverse, (self.log_weights.exp()[:, None, None, None] * second).sum(0)
+        )
 
     def kl(self) -> Tensor:
         log_det = self.log_det + log_determinant(self.prior_inverse)

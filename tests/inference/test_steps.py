@@ -289,3 +289,35 @@ def test_noise_is_one_draw_for_all_objectives_that_need_it():
     assert noise["elbo"] is noise["predictive"]
     assert noise["elbo"].shape == (6, 1, ROWS, 3)
     assert draw(frozenset(), marginals, 6, generator()) == {}
+
+
+@SHARED
+@pytest.mark.parametrize("components", [1, 2])
+def test_where_q_is_held_its_expected_log_prior_counts_as_much_as_was_asked_for(components, shared):
+    """Beside the objective's gradients those of the expectation by torch.distributions; the value told is without."""
+    model, x, y = problem("softmax", shared)
+    start = torch.Generator().manual_seed(3)
+    free = MixturePosterior(3, INDUCING, components, spread=0.5, generator=start)
+    prepared = SparseGP(model.kernel, model.likelihood, model.inducing_inputs, free).prepare()
+    model.posterior = HeldPosterior(prepared.moments, prepared.factor.detach())
+
+    value = loo(model, x, y, num_data=NUM_DATA)
+    gram = model.kernel.gram(model.inducing_inputs, model.inducing_inputs)
+    covariance = gram + torch.diag_embed(model.jitter * torch.diagonal(gram, dim1=-2, dim2=-1).detach())
+    log_prior = torch.tensor(0.0, dtype=torch.float64)
+    for weight, means, covariances in zip(
+        prepared.moments.log_weights.exp(), model.posterior.mean, model.posterior.covariance, strict=True
+    ):
+        for q, (mean, own) in enumerate(zip(means, covariances, strict=True)):
+            prior = torch.distributions.MultivariateNormal(torch.zeros_like(mean), covariance[q % len(covariance)])
+            drawn = torch.distributions.MultivariateNormal(mean, own)
+            cross = torch.distributions.kl_divergence(drawn, prior) + drawn.entropy()
+            log_prior = log_prior - weight.detach() * cross
+    expected = torch.autograd.grad(-(value + 0.3 * log_prior), others(model))
+
+    result = gradient_step(model, batch_of(model, x, y), "loo", 1, generator(), prior=0.3)
+    assert result.value.item() == pytest.approx(value.item(), rel=1e-10)
+    moments = model.prepare().moments
+    assert moments.log_prior(gram.detach()).item() == pytest.approx(log_prior.item(), rel=1e-8)
+    for parameter, gradient in zip(others(model), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-6, atol=1e-6)

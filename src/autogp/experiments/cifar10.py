@@ -14,7 +14,13 @@ EXPERIMENT = Experiment(
     objectives=("elbo", "loo", "predictive"),
     metrics=("error", "nlp", "calibration"),
     presets={
-        "ours": Preset(Settings(max_epochs=150, held_share=0.75), "global", shared=False, by_class=True, variance=5.0),
+        "ours": Preset(
+            Settings(max_epochs=150, held_share=0.75, held_prior=0.05),
+            "global",
+            shared=False,
+            by_class=True,
+            variance=5.0,
+        ),
         "paper": Preset(Settings.paper(), shared=False, lengthscale=10.0),
     },
     published={("rbf", "loo", 200): {"error": 0.4495, "nlp": 1.333}},

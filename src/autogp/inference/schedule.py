@@ -50,6 +50,7 @@ class Settings:
     held_share: float | None = None  # of the epochs; without it 0.75 for "loo", none for the others
     loo_cycle: int | None = None  # epochs of each phase, alternating; without it two phases
     held_learning_rate: float = 0.05  # where q(u) is held
+    held_prior: float = 0.0  # what E_q[log p(u)] counts there: 1 as in the bound, 0 nothing
     decay: bool = True  # the learning rate rises over the first 30 steps and falls to 0 over each phase, by a cosine
     patience: int | None = None  # stop after so many epochs without a better score
     time_budget: float | None = None  # seconds; step sizes then fall with time, not with epochs
@@ -80,6 +81,8 @@ class Settings:
                 raise ValueError(f"{name} must be positive or None, got {getattr(self, name)!r}")
         if not all(0 < rate <= 1 for rate in self.natural_rates):
             raise ValueError(f"natural_rates must lie in (0, 1], got {self.natural_rates!r}")
+        if not 0 <= self.held_prior < math.inf:
+            raise ValueError(f"held_prior must be a finite number, none negative, got {self.held_prior!r}")
         if self.held_share is not None and not 0 <= self.held_share < 1:
             raise ValueError(f"held_share must lie in [0, 1), got {self.held_share!r}")
 

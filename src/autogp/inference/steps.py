@@ -9,6 +9,7 @@ from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIss
 from autogp.likelihoods import InfiniteLOOError
 from autogp.linalg import NotPositiveDefiniteError
 from autogp.model import Marginals, SparseGP, condition
+from autogp.moments import HeldMoments
 from autogp.objectives import expected_log_prob, leave_out, log_predictive
 from autogp.posteriors import LARGE, GaussianPosterior
 
@@ -89,12 +90,13 @@ def natural_step(
 
 
 def gradient_step(
-    model: SparseGP, batch: Batch, objective: str, samples: int, generator: torch.Generator
+    model: SparseGP, batch: Batch, objective: str, samples: int, generator: torch.Generator, prior: float = 0.0
 ) -> StepResult:
     """Ordinary gradients, left in `.grad`: for q those of the evidence lower bound, for all other parameters those of
     the objective (of their negatives: optimisers descend).
 
-    For mixtures and diagonal posteriors, for the paper's own settings, and for phases that hold q(u) fixed.
+    For mixtures and diagonal posteriors, for the paper's own settings, and for phases that hold q(u) fixed; in these
+    the objective grows by `prior` times E_q[log p(u)], which is not part of the value that is told.
     """
     prepared = model.prepare()
     marginals = model.marginals(batch.x, prepared)
@@ -105,8 +107,11 @@ def gradient_step(
     value = (batch.weights * rows).sum()
     if objective == "elbo":
         value = value - prepared.moments.kl()
-    if value.requires_grad:
-        (-value).backward(retain_graph=bool(learnt) and objective != "elbo")
+    followed = value
+    if prior and isinstance(prepared.moments, HeldMoments):
+        followed = value + prior * prepared.moments.log_prior(prepared.gram)
+    if followed.requires_grad:
+        (-followed).backward(retain_graph=bool(learnt) and objective != "elbo")
     if learnt and objective != "elbo":
         rows = expected_log_prob(model.likelihood, marginals, batch.y, noise.get("elbo"))
         bound = (batch.weights * rows).sum() - prepared.moments.kl()

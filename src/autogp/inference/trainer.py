@@ -193,7 +193,9 @@ class _Run:
                 rate = state.step_scale * max(settings.natural_rate_at(progress), 1 / (step + 1))
                 result = natural_step(self.model, batch, phase.objective, rate, settings.samples, self.generator)
             else:
-                result = gradient_step(self.model, batch, phase.objective, settings.samples, self.generator)
+                result = gradient_step(
+                    self.model, batch, phase.objective, settings.samples, self.generator, settings.held_prior
+                )
         except FAILURES as error:
             self._skip(error)
             return
