@@ -64,7 +64,7 @@ STEP = {
 }
 PARTS = {
     "step": {
-        "rows": 1000, "inputs": 784, "classes": 10, "settings": dict.fromkeys(STEP),
+        "rows": 1000, "inputs": 784, "classes": 10, "settings": dict.fromkeys([*STEP, "GPflow, Adam, float64"]),
         "configurations": [{"inducing": 200, "separate": False, "samples": 10, "times": STEP}],
     },
     "quality": {
@@ -121,9 +121,10 @@ def test_tables_and_figures_come_from_the_json_alone(module, tmp_path: Path) -> 
     content = json.loads(json.dumps(CONTENT))
     text = module("benchmarks.report").write_report(content, "full", tmp_path).read_text()
     for expected in (
-        "| 200 | shared | 10 | 20.0 | 40.0 | failed | 0.50 (GPflow, Adam) |",
+        "| 200 | shared | 10 | 20.0 | 40.0 | failed | – | 0.50 (GPflow, Adam) |",
         "Failed: GPyTorch, Adam: no.",
         "| **our best / best peer** | 0.10 | no peer |",
+        "| **the same, after the start** | 0.06 | no peer |",
         "| autogp, defaults | 0.7000 (0.5), 2.0 s | 0.6000 (0.4) |",
         "protein: not at hand.",
         "| step, B | 500 to 1,000 | autogp | 1.00 | 0.00 |",

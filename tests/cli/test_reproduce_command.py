@@ -31,3 +31,5 @@ def test_data_that_is_not_at_hand_is_asked_for_in_one_line(tmp_path):
     assert result.exit_code == 1
     assert "Traceback" not in result.stderr
     assert str(tmp_path) in result.stderr
+    assert "--download" in result.stderr
+    assert result.output.count("is not at hand") == 1

@@ -45,11 +45,18 @@ def data_folder(folder: str | Path | None = None) -> Path:
     return Path(folder or os.environ.get("AUTOGP_DATA") or Path.home() / ".cache" / "autogp").expanduser()
 
 
+# How to name the folder, at the end of every message about files that are not at hand.
+FOLDER_NAMES = (
+    "The folder of all data sets is named by folder=... (--data on the command line) or by the environment variable "
+    "AUTOGP_DATA."
+)
+
+
 def missing(what: str, path: Path, source: str) -> FileNotFoundError:
     """The error for files that are not at hand: where they come from, and where they belong."""
     return FileNotFoundError(
-        f"{what} is not at hand: there is no {path}. Pass download=True, or get it from {source} and put it there. "
-        "The folder of all data sets is named by folder=... or by the environment variable AUTOGP_DATA."
+        f"{what} is not at hand: there is no {path}. Have it fetched by download=True (--download on the command "
+        f"line), or get it from {source} and put it there. {FOLDER_NAMES}"
     )
 
 

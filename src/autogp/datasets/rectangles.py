@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from autogp.datasets.common import Dataset, data_folder
+from autogp.datasets.common import FOLDER_NAMES, Dataset, data_folder
 
 __all__ = ["draw_rectangles", "load_rectangles"]
 
@@ -42,7 +42,7 @@ def load_rectangles(folder: str | Path | None = None, *, seed: int = 0) -> Datas
         raise FileNotFoundError(
             f"RECTANGLES-IMAGE is not at hand: there are no {published[0]} and {published[1].name}. Get them from "
             f"{URL} and put them there; or, to make images like them, put grey photographs at {photographs} (2-D uint8 "
-            "arrays). The folder of all data sets is named by folder=... or by the environment variable AUTOGP_DATA."
+            f"arrays). {FOLDER_NAMES}"
         )
     with np.load(photographs, allow_pickle=False) as archive:
         grey = [archive[name] for name in archive.files]

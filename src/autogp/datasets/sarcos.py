@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from scipy.io import loadmat
 
-from autogp.datasets.common import Dataset, data_folder
+from autogp.datasets.common import FOLDER_NAMES, Dataset, data_folder
 
 __all__ = ["load_sarcos", "without_repeats"]
 
@@ -80,8 +80,7 @@ def _arrays(path: Path) -> list[np.ndarray]:
 def _read(path: Path, reader: Callable[[], dict], source: str) -> dict:
     if not path.is_file():
         raise FileNotFoundError(
-            f"SARCOS is not at hand: there is no {path}. Get it from {source} and put it there. "
-            "The folder of all data sets is named by folder=... or by the environment variable AUTOGP_DATA."
+            f"SARCOS is not at hand: there is no {path}. Get it from {source} and put it there. {FOLDER_NAMES}"
         )
     try:
         return reader()

@@ -90,22 +90,23 @@ def _with_data(
     runs: list[Run], folder: str | Path | None, download: bool, validation: bool, verbose: bool | str
 ) -> Iterator[tuple[Run, Dataset]]:
     """Each run with its rows; those of one data set follow each other, and it is read once."""
-    absent: list[FileNotFoundError] = []
+    absent: dict[str, FileNotFoundError] = {}  # by their messages: two sets may want the same file
     at_hand = False
     for (name, seed), group in groupby(runs, key=lambda run: (run.data, run.seed)):
         try:
             rows = runs[0].experiment.load(name, folder, seed, download)
         except FileNotFoundError as error:
-            if verbose and str(error) not in map(str, absent):
-                print(f"left out: {error}", flush=True)
-            absent.append(error)
+            absent.setdefault(str(error), error)
             continue
         at_hand = True
         rows = hold_out(rows, seed) if validation else rows
         for run in group:
             yield run, rows
     if not at_hand:
-        raise absent[0]
+        raise next(iter(absent.values()))
+    if verbose:
+        for message in absent:
+            print(f"left out: {message}", flush=True)
 
 
 def _is_finished(path: Path, run: Run, seconds: float | None) -> bool:

@@ -64,7 +64,7 @@ EXPERIMENT = Experiment(
     objectives=("elbo", "loo"),
     metrics=("error", "nlp", "calibration"),
     presets={
-        "ours": Preset(Settings(max_epochs=100), scaling="global", by_class=True, variance=5.0),
+        "ours": Preset(Settings(max_epochs=100, held_prior=0.1), scaling="global", by_class=True, variance=5.0),
         "paper": Preset(Settings.paper(), lengthscale=10.0),
     },
     peers={"svm": Peer(support_vectors)},

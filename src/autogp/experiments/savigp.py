@@ -25,7 +25,7 @@ WISCONSIN = Experiment(
     inducing=(50,),
     objectives=("elbo", "loo", "predictive"),
     metrics=("error", "nlp"),
-    presets={"ours": Preset(Settings(max_epochs=300))},
+    presets={"ours": Preset(Settings(max_epochs=300, held_prior=1.0))},
 )
 
 MINING = Experiment(
