@@ -79,7 +79,7 @@ def _milliseconds(times: dict[str, Any] | None) -> str:
 
 def quality_table(part: Part) -> list[str]:
     levels, reached = part["levels"], part["reached"]
-    own, others = ([times for name, times in reached.items() if name.startswith("autogp") == ours] for ours in (1, 0))
+    own, others = ([times for name, times in reached.items() if name.startswith("autogp") == ours] for ours in (True, False))
     head = ["contender", *(f"NLP {level:.2f}" for level in levels), "last NLP", "last error", "steps", "seconds"]
     rows = []
     for name, curve in part["curves"].items():
@@ -102,7 +102,7 @@ def quality_table(part: Part) -> list[str]:
     return [text.strip(), markdown(head, rows), *(f"Failed: {name}: {why}." for name, why in part["failed"].items())]
 
 
-def _ratio(own: list[float | None], others: list[float | None], start: float) -> str:
+def _ratio(own: Iterable[float | None], others: Iterable[float | None], start: float) -> str:
     """Of the shortest times to a level, both counted from `start` on."""
     ours, peers = (min((seconds for seconds in times if seconds), default=None) for times in (own, others))
     return f"{(ours - start) / (peers - start):.2f}" if ours and peers else "no peer" if ours else "–"
