@@ -79,7 +79,9 @@ def _milliseconds(times: dict[str, Any] | None) -> str:
 
 def quality_table(part: Part) -> list[str]:
     levels, reached = part["levels"], part["reached"]
-    own, others = ([times for name, times in reached.items() if name.startswith("autogp") == ours] for ours in (True, False))
+    own, others = (
+        [times for name, times in reached.items() if name.startswith("autogp") == ours] for ours in (True, False)
+    )
     head = ["contender", *(f"NLP {level:.2f}" for level in levels), "last NLP", "last error", "steps", "seconds"]
     rows = []
     for name, curve in part["curves"].items():
