@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 Part = dict[str, Any]
 COLOURS = {"autogp": "#1b9e77", "GPflow": "#d95f02", "GPyTorch": "#7570b3", "scikit-learn": "#666666"}
@@ -31,6 +32,9 @@ def write_figures(parts: dict[str, Part], folder: Path) -> dict[str, Path]:
             figure = draw(parts[part])
             for axis in figure.axes:
                 axis.spines[["top", "right"]].set_visible(False)
+                for scale in (axis.xaxis, axis.yaxis):
+                    if scale.get_scale() == "log":
+                        _plain_numbers(scale)
             with matplotlib.rc_context({"svg.hashsalt": "autogp"}):  # the same bytes from the same results
                 figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
             found[name] = folder / f"{name}.svg"
@@ -40,6 +44,14 @@ def write_figures(parts: dict[str, Part], folder: Path) -> dict[str, Path]:
 def _canvas(rows: int, columns: int) -> tuple[Figure, Any]:
     figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _plain_numbers(axis: Any) -> None:
+    """0.1, 0.2, 0.5, 1, 2, 5 on a logarithmic axis; over many decades their powers of ten alone."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
 def _styles(names: Any) -> dict[str, dict[str, str]]:
