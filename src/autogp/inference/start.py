@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances
 from torch import Tensor
@@ -148,6 +147,8 @@ def _class_centres(x: np.ndarray, y: np.ndarray, classes: int, size: int, seed: 
 def _centres(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
     if size >= len(rows):
         return rows
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # here: a fifteenth of the import, and few rows need no centres
+
     options: dict[str, Any] = {"n_clusters": size, "n_init": 1, "max_iter": 20, "random_state": seed}
     few = len(rows) <= SMALL_SAMPLE
     clusters = KMeans(**options) if few else MiniBatchKMeans(batch_size=2048, **options)
