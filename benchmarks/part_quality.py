@@ -18,9 +18,11 @@ CONTENDERS = {
     "autogp, 20 epochs": ("autogp", LOO | {"epochs": 20}),
     "autogp, 100 epochs": ("autogp", LOO | {"epochs": 100}),
     "GPflow, Adam 0.05": ("GPflow", ADAM | FAST),
+    "GPflow, natural + Adam 0.01": ("GPflow", NATURAL | MANY),
     "GPflow, natural + Adam 0.05": ("GPflow", NATURAL | MANY | FAST),
     "GPflow, natural + Adam 0.05, float64": ("GPflow", NATURAL | MANY | FAST | {"precision": "float64"}),
     "GPyTorch, Adam 0.05": ("GPyTorch", ADAM | FAST),
+    "GPyTorch, natural + Adam 0.01": ("GPyTorch", NATURAL),
     "GPyTorch, natural + Adam 0.05": ("GPyTorch", NATURAL | FAST),
 }
 QUICK = (
