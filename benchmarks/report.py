@@ -141,14 +141,14 @@ def growth_table(part: Part) -> list[str]:
         for name, seconds in case["seconds"].items():
             span = f"{case['sizes'][0]:,} to {case['sizes'][-1]:,}"
             size = case["bytes"][name]
-            rows.append([f"step, {letter}", span, name, slope(case["sizes"], seconds), slope(case["sizes"], size)])
+            rows.append([f"step, {letter}", span, name, slope(case["sizes"], seconds), _memory(case["sizes"], size)])
     files = part["files"]
     millions = []
     for name, curve in files["curves"].items():
         for what, title in (("epoch", "epoch from disk, N"), ("prediction", "prediction, N")):
             times, size = ([each.get(key) for each in curve] for key in (what, f"{what}_bytes"))
             span = f"{files['sizes'][0]:,} to {files['sizes'][-1]:,}"
-            rows.append([title, span, name, slope(files["sizes"], times), slope(files["sizes"], size)])
+            rows.append([title, span, name, slope(files["sizes"], times), _memory(files["sizes"], size)])
         last, count = curve[-1], files["sizes"][-1] / 1e6
         sizes = [
             f"{last[key] / 2**20:.0f} MiB" if last.get(key) else "–" for key in ("epoch_bytes", "prediction_bytes")
@@ -168,6 +168,12 @@ def growth_table(part: Part) -> list[str]:
         markdown(head, rows),
         markdown(title, millions),
     ]
+
+
+def _memory(sizes: list[float], size: list[float | None]) -> str:
+    """The slope of memory, where there is enough of it to have one."""
+    known = [each for each in size if each is not None]
+    return "under 1 MiB" if known and max(known) < 2**20 else slope(sizes, size)
 
 
 def limit_table(part: Part) -> list[str]:

@@ -128,7 +128,7 @@ def test_tables_and_figures_come_from_the_json_alone(module, tmp_path: Path) -> 
         "| autogp, defaults | 0.7000 (0.5), 2.0 s | 0.6000 (0.4) |",
         "protein: not at hand.",
         "| step, B | 500 to 1,000 | autogp | 1.00 | 0.00 |",
-        "| epoch from disk, N | 1,000 to 2,000 | autogp | 2.00 | 0.00 |",
+        "| epoch from disk, N | 1,000 to 2,000 | autogp | 2.00 | under 1 MiB |",
         "50 % of the float32 rate",
         "| autogp | 2.00 | 3.00 | 900 | 30 |",
     ):
