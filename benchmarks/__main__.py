@@ -30,7 +30,7 @@ PARTS = {
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     mode = parser.add_mutually_exclusive_group()
-    for name, text in zip(MODES, (argparse.SUPPRESS, "ten minutes", "two hours and a half"), strict=True):
+    for name, text in zip(MODES, (argparse.SUPPRESS, "ten minutes", "three hours"), strict=True):
         mode.add_argument(f"--{name}", dest="mode", action="store_const", const=name, help=text)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME", help=", ".join(PARTS))
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES), metavar="NAME")
