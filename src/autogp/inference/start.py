@@ -67,7 +67,8 @@ def start_inducing_inputs(
         return torch.from_numpy(_class_centres(x, y, groups, num_inducing, seed)).to(dtype)
     parts = [_distinct(part) for part in ([x] if not by_class else [x[y == label] for label in np.unique(y)])]
     shares = _shares([len(part) for part in parts], num_inducing)
-    centres = [_centres(part, size, seed) for part, size in zip(parts, shares, strict=True) if size]
+    init = "random" if by_class else "k-means++"  # within a class rows are alike, and k-means++ takes most of the time
+    centres = [_centres(part, size, seed, init) for part, size in zip(parts, shares, strict=True) if size]
     z = torch.from_numpy(_distinct(np.concatenate(centres))).to(dtype)
     return z if groups == 1 else z.expand(groups, -1, -1)
 
@@ -135,7 +136,7 @@ def _class_centres(x: np.ndarray, y: np.ndarray, classes: int, size: int, seed: 
     """For each class three quarters from itself, or as many as it has, the rest evenly from the others: [Q, M, D]."""
     parts = [_distinct(x[y == label]) for label in range(classes)]
     counts = [len(part) for part in parts]
-    centres = cache(lambda part, size: _centres(parts[part], size, seed))
+    centres = cache(lambda part, size: _centres(parts[part], size, seed, "random"))
     found = []
     for own, count in enumerate(counts):
         shares = _shares([*counts[:own], 0, *counts[own + 1 :]], max(math.ceil(size / 4), size - count))
@@ -144,12 +145,12 @@ def _class_centres(x: np.ndarray, y: np.ndarray, classes: int, size: int, seed: 
     return np.stack(found)
 
 
-def _centres(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
+def _centres(rows: np.ndarray, size: int, seed: int, init: str = "k-means++") -> np.ndarray:
     if size >= len(rows):
         return rows
     from sklearn.cluster import KMeans, MiniBatchKMeans  # here: a fifteenth of the import, and few rows need no centres
 
-    options: dict[str, Any] = {"n_clusters": size, "n_init": 1, "max_iter": 20, "random_state": seed}
+    options: dict[str, Any] = {"n_clusters": size, "init": init, "n_init": 1, "max_iter": 20, "random_state": seed}
     few = len(rows) <= SMALL_SAMPLE
     clusters = KMeans(**options) if few else MiniBatchKMeans(batch_size=2048, **options)
     with warnings.catch_warnings():  # centres that have not settled serve as well: training moves them
