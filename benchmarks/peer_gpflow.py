@@ -4,7 +4,7 @@ As its documentation has it: a whitened SVGP, steps compiled by `tf.function`, t
 `NaturalGradient(gamma)` for q beside Adam for the rest (notebooks "Natural gradients" and "Stochastic variational
 inference for scalability with SVGP"). As their authors advise where the likelihood is not Gaussian, natural steps grow
 to their full size over the first five (Salimbeni et al., 2018; GPflow's issue 820). Predictions are those of
-`model.posterior()`, which keeps what does not change. `lbfgs` is SGPR with SciPy's optimiser, its way for regressions
+`model.posterior()`, compiled once, with a cache that is brought up to date. `lbfgs` is SGPR with SciPy's optimiser, its way for regressions
 that fit in memory.
 """
 
@@ -48,7 +48,7 @@ class Model:
             likelihood.num_monte_carlo_points = recipe["samples"]
         else:
             likelihood = gpflow.likelihoods.Gaussian(problem["noise"])
-        self.rates = []
+        self.rates, self.posterior = [], None
         if recipe["optimiser"] == "lbfgs":
             rows = tf.constant(problem["x_train"], self.dtype), tf.constant(problem["y_train"][:, None], self.dtype)
             self.model = gpflow.models.SGPR(rows, kernels, inducing, noise_variance=problem["noise"])
@@ -60,10 +60,11 @@ class Model:
 
     def _compile(self, recipe, inputs):
         model, adam = self.model, tf_keras.optimizers.Adam(recipe["learning_rate"])
-        natural = (
-            gpflow.optimizers.NaturalGradient(recipe["natural_rate"]) if recipe["optimiser"] == "natural" else None
-        )
-        if natural:
+        natural = None
+        if recipe["optimiser"] == "natural":
+            self.rates = list(np.geomspace(FIRST_RATE, recipe["natural_rate"], RAMP))
+            self.gamma = tf.Variable(FIRST_RATE, trainable=False, dtype=self.dtype)
+            natural = gpflow.optimizers.NaturalGradient(self.gamma)
             gpflow.set_trainable(model.q_mu, False)
             gpflow.set_trainable(model.q_sqrt, False)
         adam.build(model.trainable_variables)
@@ -90,14 +91,19 @@ class Model:
         self._step(*batch)
 
     def predictor(self):
-        posterior, model = self.model.posterior(), self.model
+        if self.posterior is None:
+            posterior = self.posterior = self.model.posterior(gpflow.posteriors.PrecomputeCacheType.VARIABLE)
+            likelihood = self.model.likelihood
 
-        @tf.function(input_signature=[tf.TensorSpec([None, None], self.dtype)])
-        def predict(x):
-            mean, variance = posterior.predict_f(x)
-            return (mean, variance) if self.classes else model.likelihood.predict_mean_and_var(x, mean, variance)
+            @tf.function(input_signature=[tf.TensorSpec([None, None], self.dtype)])
+            def predict(x):
+                mean, variance = posterior.predict_f(x)
+                return (mean, variance) if self.classes else likelihood.predict_mean_and_var(x, mean, variance)
 
-        return lambda x: predict(tf.constant(x, self.dtype))
+            self._predict = predict
+        else:
+            self.posterior.update_cache()
+        return lambda x: self._predict(tf.constant(x, self.dtype))
 
 
 class OutOfTime(Exception):

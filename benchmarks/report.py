@@ -82,7 +82,7 @@ def quality_table(part: Part) -> list[str]:
     own, others = (
         [times for name, times in reached.items() if name.startswith("autogp") == ours] for ours in (True, False)
     )
-    head = ["contender", *(f"NLP {level:.2f}" for level in levels), "last NLP", "last error", "steps", "seconds"]
+    head = ["contender", "first step", *(f"NLP {level:.2f}" for level in levels), "last NLP", "last error", "steps", "seconds"]
     rows = []
     for name, curve in part["curves"].items():
         cells = ["–" if seconds is None else f"{seconds:.1f}" for seconds in reached[name]]
@@ -90,12 +90,13 @@ def quality_table(part: Part) -> list[str]:
         end = ["failed", "–", "–", "–"]
         if last:
             end = [f"{last['nlp']:.4f}", f"{100 * last['error']:.2f} %", last["steps"], f"{last['seconds']:.0f}"]
-        rows.append([name, *cells, *end])
+        first = f"{last['first_step']:.1f}" if last and last.get("first_step") else "–"
+        rows.append([name, first, *cells, *end])
     for title, start in (("our best / best peer", 0.0), ("the same, after the start", part["start_seconds"])):
         ratios = [
             _ratio([times[i] for times in own], [times[i] for times in others], start) for i in range(len(levels))
         ]
-        rows.append([f"**{title}**", *ratios, "", "", "", ""])
+        rows.append([f"**{title}**", "", *ratios, "", "", "", ""])
     text = (
         f"{part['set']}, M = {part['inducing']}, seconds from arrays in memory to the test NLP, each contender given "
         f"{part['seconds']:.0f} s; {part['start_seconds']:.1f} s of them are the start (scaling, k-means) that all "

@@ -42,7 +42,7 @@ class Run:
 
 
 class Results:
-    """results/benchmarks.json: for each mode the machine, the versions and the parts that are finished."""
+    """results/benchmarks.json: for each mode the machine, the versions and the parts that are finished, with the date."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -58,13 +58,16 @@ class Results:
             finished = set()
         kept = finished if parts == all_parts else finished - set(parts)
         found = {name: before["parts"][name] for name in all_parts if name in kept}
-        self.content[run.mode] = {**now, "versions": before.get("versions", {}) if same else {}, "parts": found}
+        dates = {name: date for name, date in before.get("dates", {}).items() if name in found}
+        versions = before.get("versions", {}) if same else {}
+        self.content[run.mode] = {**now, "versions": versions, "dates": dates, "parts": found}
         return [name for name in parts if name not in kept]
 
     def finish(self, mode: str, name: str, content: dict[str, Any], versions: dict[str, dict[str, str]]) -> None:
         """Adds a part, and writes the file in one go."""
         own = self.content[mode]
         own["parts"][name] = plain(content)
+        own.setdefault("dates", {})[name] = datetime.now(UTC).isoformat(timespec="seconds")
         own["versions"].update(versions)
         write_json(self.path, self.content)
 
