@@ -4,8 +4,8 @@ As its documentation has it: a whitened SVGP, steps compiled by `tf.function`, t
 `NaturalGradient(gamma)` for q beside Adam for the rest (notebooks "Natural gradients" and "Stochastic variational
 inference for scalability with SVGP"). As their authors advise where the likelihood is not Gaussian, natural steps grow
 to their full size over the first five (Salimbeni et al., 2018; GPflow's issue 820). Predictions are those of
-`model.posterior()`, compiled once, with a cache that is brought up to date. `lbfgs` is SGPR with SciPy's optimiser, its way for regressions
-that fit in memory.
+`model.posterior()`, compiled once, with a cache that is brought up to date. `lbfgs` is SGPR with SciPy's optimiser, its
+way for regressions that fit in memory.
 """
 
 import contextlib

@@ -82,7 +82,15 @@ def quality_table(part: Part) -> list[str]:
     own, others = (
         [times for name, times in reached.items() if name.startswith("autogp") == ours] for ours in (True, False)
     )
-    head = ["contender", "first step", *(f"NLP {level:.2f}" for level in levels), "last NLP", "last error", "steps", "seconds"]
+    head = [
+        "contender",
+        "first step",
+        *(f"NLP {level:.2f}" for level in levels),
+        "last NLP",
+        "last error",
+        "steps",
+        "seconds",
+    ]
     rows = []
     for name, curve in part["curves"].items():
         cells = ["–" if seconds is None else f"{seconds:.1f}" for seconds in reached[name]]

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from problems import in_blocks, minibatches, random_problem, read_problem, scores
 
-
 WARM_ROWS = 50
 
 

@@ -64,7 +64,7 @@ def test_the_seeds_of_uci_are_published_splits() -> None:
 
 
 def test_a_preset_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(ValueError, match="uci has the presets ours, not 'paper'"):
+    with pytest.raises(ValueError, match="uci has no preset 'paper'"):
         EXPERIMENTS["uci"].runs("paper")
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from autogp.datasets import Dataset
 from autogp.experiments import EXPERIMENTS, Experiment, Preset, execute, reproduce
 from autogp.experiments import run as run_module
 from autogp.experiments.base import Peer
-from autogp.experiments.command import _seconds
-from autogp.inference import CheckpointError, Settings, TrainingInterruptedError
+from autogp.experiments.record import write_json
+from autogp.inference import Settings, TrainingInterruptedError
 from autogp.likelihoods import Bernoulli, Gaussian, Poisson
 
 
@@ -128,7 +129,7 @@ def test_a_stopped_run_resumes_to_the_same_scores_with_its_whole_curve(
     with pytest.raises(TrainingInterruptedError):
         reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)
     assert list((tmp_path / "checkpoints").iterdir())
-    with pytest.raises(CheckpointError, match="resume"):
+    with pytest.raises(ValueError, match=r"add --resume \(resume=True\) to go on, or delete .*checkpoints"):
         reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)
     (path,) = reproduce("tiny", only="*-elbo-*", results=tmp_path, resume=True, verbose=False)
     assert len(calls) == 9  # eight epochs and the end: none was judged twice
@@ -154,7 +155,7 @@ def test_validation_never_sees_the_test_rows(tmp_path: Path, tiny: Experiment, m
 
 
 def test_data_that_is_not_at_hand_is_named_and_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FileNotFoundError, match=r"sarcos_inv\.mat"):
         reproduce("sarcos", data=tmp_path, results=tmp_path, verbose=False)
@@ -165,9 +166,10 @@ def test_data_that_is_not_at_hand_is_named_and_left_out(
     np.savez(tmp_path / "sarcos" / "ias_sarcos_real.npz", **arrays)
     short = replace(EXPERIMENTS["sarcos"], presets={"ours": Preset(Settings(max_epochs=2), shared=False)}, beside=())
     monkeypatch.setitem(EXPERIMENTS, "sarcos", short)
-    paths = reproduce("sarcos", data=tmp_path, results=tmp_path, verbose="auto")
+    caplog.clear()
+    paths = reproduce("sarcos", data=tmp_path, results=tmp_path, verbose=False)
     assert [path.stem for path in paths] == ["sarcos-ias-ours-elbo-50-seed0", "sarcos-ias-clean-ours-elbo-50-seed0"]
-    assert capsys.readouterr().out.count("left out: SARCOS") == 1
+    assert caplog.text.count("gpml is left out: SARCOS") == 1
     assert "sarcos-by-epoch.svg" in (tmp_path / "README.md").read_text()
 
 
@@ -201,7 +203,31 @@ def test_all_rows_at_once_are_for_the_bound() -> None:
     records = [execute(run, waves("", None, 0, False)) for run in experiment.runs("ours")]
     assert [record["scores"]["nlp"] < 2 for record in records] == [True, True, True]
     assert [record["history"]["objective"][-1] for record in records] == ["elbo", "loo", "predictive"]
-    assert records[0]["history"]["learning_rate"][0] == 1.0  # of L-BFGS
+    first, then = records[0]["history"], records[1]["history"]
+    assert first["learning_rate"][0] == then["learning_rate"][0] == 1.0  # of L-BFGS
+    assert then["objective"][: len(first["epoch"])] == ["elbo"] * len(first["epoch"])
+    assert then["epoch"] == list(range(1, records[1]["epochs"] + 1))
+    assert all(before <= after for before, after in pairwise(then["seconds"]))
+
+
+def test_resume_keeps_runs_of_the_same_rows_settings_and_start(
+    tmp_path: Path, tiny: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(experiment: Experiment) -> bool:
+        monkeypatch.setitem(EXPERIMENTS, "tiny", experiment)
+        before = read(path)["date"], path.stat().st_mtime_ns
+        reproduce("tiny", only="*-elbo-*", results=tmp_path, resume=True, verbose=False)
+        return (read(path)["date"], path.stat().st_mtime_ns) != before
+
+    (path,) = reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)
+    record = read(path)
+    del record["settings"]["held_prior"]  # as if it were younger than the file
+    record["settings"]["gone"] = 1
+    write_json(path, record)
+    assert not again(tiny)
+    assert again(replace(tiny, presets={"ours": replace(tiny.presets["ours"], variance=2.0)}))
+    assert again(replace(tiny, presets={"ours": replace(tiny.presets["ours"], settings=Settings(max_epochs=2))}))
+    assert again(replace(tiny, load=lambda *arguments: replace(waves(*arguments), name="other")))
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
@@ -209,12 +235,3 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         reproduce("mnits", results=tmp_path)
     with pytest.raises(ValueError, match=r"no run of digits has a name like 'x\*'; one is digits-ours-elbo-10-seed0"):
         reproduce("digits", only="x*", results=tmp_path)
-    with pytest.raises(ValueError, match="time must be"):
-        reproduce("digits", time="soon", results=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("20s", 20.0), ("30m", 1800.0), ("1.5 h", 5400.0), ("90", 90.0), (7, 7), (None, None)]
-)
-def test_times_are_read(text: str | float | None, seconds: float | None) -> None:
-    assert _seconds(text) == seconds

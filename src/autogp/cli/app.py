@@ -235,7 +235,8 @@ def reproduce(
         int | None, typer.Option(min=0, help="Seed of everything random; by default the experiment's own.")
     ] = None,
     time: Annotated[
-        float | None, typer.Option(parser=parse_duration, metavar="DURATION", help="The longest that a run may train.")
+        float | None,
+        typer.Option(parser=parse_duration, metavar="DURATION", help="The longest that a run of ours may train."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the runs that are there, go on with one that was interrupted.")

@@ -76,7 +76,7 @@ class Experiment:
     def runs(self, preset: str, seed: int | None = None) -> list["Run"]:
         """All runs, data set by data set; `seed` stands for the experiment's own seeds."""
         if preset not in self.presets and preset != "ours":
-            raise ValueError(f"{self.name} has the presets {', '.join(self.presets)}, not {preset!r}")
+            raise ValueError(f"{self.name} has no preset {preset!r}: leave it out")
         presets, peers = ([preset, *self.beside], self.peers) if preset == "ours" else ([preset], {})
         return [
             run

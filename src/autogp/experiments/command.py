@@ -1,6 +1,6 @@
 """`autogp reproduce`: the runs of an experiment one after the other, then tables and figures."""
 
-import re
+import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,8 +13,9 @@ from autogp.datasets import Dataset
 from autogp.experiments import cifar10, digits, efficiency, mnist, rectangles, sarcos, savigp, uci
 from autogp.experiments.base import Run
 from autogp.experiments.record import plain, read_json, write_json
-from autogp.experiments.run import execute, hold_out
+from autogp.experiments.run import data_part, execute, hold_out, start_part
 from autogp.experiments.tables import make_tables, shown
+from autogp.inference import Settings
 
 __all__ = ["EXPERIMENTS", "reproduce"]
 
@@ -23,7 +24,8 @@ EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (*(module.EXPERIMENT for module in MODULES), savigp.WISCONSIN, savigp.MINING)
 }
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+logger = logging.getLogger("autogp")
 
 
 def reproduce(
@@ -32,7 +34,7 @@ def reproduce(
     data: str | Path | None = None,
     preset: str = "ours",
     seed: int | None = None,
-    time: float | str | None = None,
+    time: float | None = None,
     resume: bool = False,
     validation: bool = False,
     only: str | None = None,
@@ -50,7 +52,7 @@ def reproduce(
         data: The folder of all data sets; else AUTOGP_DATA says.
         preset: "ours", or "paper" for the paper's own recipe where it has this experiment.
         seed: Of everything random; by default the experiment's own seeds.
-        time: The longest that each run may train, in seconds or as in "20s", "30m" and "2h".
+        time: The longest that each of our runs may train, in seconds.
         resume: Keep the runs that are there already with the same settings, and go on with one that was stopped.
         validation: Judge by a part of the training rows instead of the test rows, to choose settings; results are
             then in the sub-folder `validation`.
@@ -61,7 +63,6 @@ def reproduce(
     """
     if name not in EXPERIMENTS:
         raise ValueError(f"no experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
-    seconds = _seconds(time)
     folder = Path(results) / "validation" if validation else Path(results)
     runs = [run for run in EXPERIMENTS[name].runs(preset, seed) if only is None or fnmatch(run.name, only)]
     if not runs:
@@ -69,10 +70,15 @@ def reproduce(
         raise ValueError(f"no run of {name} has a name like {only!r}; one is {example}")
     written = []
     try:
-        for run, rows in _with_data(runs, data, download, validation, verbose):
+        for run, rows in _with_data(runs, data, download, validation):
             path, checkpoints = folder / f"{run.name}.json", folder / "checkpoints" / run.name
-            if not (resume and _is_finished(path, run, seconds)):
-                record = execute(run, rows, time_budget=seconds, folder=checkpoints, resume=resume, verbose=verbose)
+            if checkpoints.exists() and not resume:
+                raise ValueError(
+                    f"{run.name} was stopped before its end: add --resume (resume=True) to go on, or delete "
+                    f"{checkpoints} to start anew"
+                )
+            if not (resume and _is_finished(path, run, rows, time)):
+                record = execute(run, rows, time_budget=time, folder=checkpoints, resume=resume, verbose=verbose)
                 write_json(path, record)
             shutil.rmtree(checkpoints, ignore_errors=True)
             written.append(path)
@@ -87,7 +93,7 @@ def reproduce(
 
 
 def _with_data(
-    runs: list[Run], folder: str | Path | None, download: bool, validation: bool, verbose: bool | str
+    runs: list[Run], folder: str | Path | None, download: bool, validation: bool
 ) -> Iterator[tuple[Run, Dataset]]:
     """Each run with its rows; those of one data set follow each other, and it is read once."""
     absent: dict[str, FileNotFoundError] = {}  # by their messages: two sets may want the same file
@@ -96,6 +102,8 @@ def _with_data(
         try:
             rows = runs[0].experiment.load(name, folder, seed, download)
         except FileNotFoundError as error:
+            if str(error) not in absent and len({run.data for run in runs}) > 1:
+                logger.warning("%s is left out: %s", name, error)
             absent.setdefault(str(error), error)
             continue
         at_hand = True
@@ -104,22 +112,15 @@ def _with_data(
             yield run, rows
     if not at_hand:
         raise next(iter(absent.values()))
-    if verbose:
-        for message in absent:
-            print(f"left out: {message}", flush=True)
 
 
-def _is_finished(path: Path, run: Run, seconds: float | None) -> bool:
+def _is_finished(path: Path, run: Run, data: Dataset, seconds: float | None) -> bool:
+    """Whether the file is of such a run on such rows; a setting that is younger than the file had its default."""
     record = read_json(path)
+    if not isinstance(record, dict) or record.get("data") != data_part(run, data):
+        return False
     if run.is_peer:
-        return isinstance(record, dict)
-    return isinstance(record, dict) and record.get("settings") == plain(asdict(run.settings(seconds)))
-
-
-def _seconds(time: float | str | None) -> float | None:
-    if time is None or isinstance(time, int | float):
-        return time
-    found = re.fullmatch(r"(\d+\.?\d*)\s*([smh]?)", time.strip())
-    if not found:
-        raise ValueError(f"time must be a number of seconds or as in '20s', '30m' and '2h', got {time!r}")
-    return float(found[1]) * UNITS[found[2]]
+        return True
+    before = plain(asdict(Settings())) | record["settings"] | record["model"]
+    now = plain(asdict(run.settings(seconds)) | start_part(run))
+    return all(before.get(key) == value for key, value in now.items())

@@ -32,7 +32,7 @@ from autogp.likelihoods import Likelihood
 from autogp.model import SparseGP
 from autogp.posteriors import MixturePosterior
 
-__all__ = ["execute", "hold_out"]
+__all__ = ["data_part", "execute", "hold_out", "start_part"]
 
 SUMMARY_ROWS = 20_000  # enough to scale the inputs by
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
@@ -78,13 +78,7 @@ def execute(
             "name": run.name,
             "experiment": experiment.name,
             "title": experiment.title,
-            "data": {
-                "set": run.data,
-                "name": data.name,
-                "train": len(data.x_train),
-                "test": len(data.x_test),
-                "inputs": data.x_train.shape[1],
-            },
+            "data": data_part(run, data),
             "preset": run.preset_name,
             "objective": run.objective,
             "kernel": run.kernel,
@@ -99,6 +93,23 @@ def execute(
             **found,
         }
     )
+
+
+def data_part(run: Run, data: Dataset) -> dict[str, Any]:
+    """What a record says of the rows."""
+    return {
+        "set": run.data,
+        "name": data.name,
+        "train": len(data.x_train),
+        "test": len(data.x_test),
+        "inputs": data.x_train.shape[1],
+    }
+
+
+def start_part(run: Run) -> dict[str, Any]:
+    """What a record says of where the model starts."""
+    names = ("shared", "scaling", "by_class", "variance", "lengthscale", "exact")
+    return {name: getattr(run.preset, name) for name in names}
 
 
 def _train(
@@ -118,7 +129,7 @@ def _train(
     def judge(quick: bool) -> dict[str, float]:
         return scores(model, test, Feed(model, len(source), None, input_scaler, target_scaler), quick)
 
-    pace = Pace()
+    pace = Pace()  # of the last phase
     curve = Curve(lambda: judge(quick=True), folder, resume) if run.experiment.curve else None
     callbacks = [pace.stop, *([] if curve is None else [curve]), pace.start]
     common: dict[str, Any] = {
@@ -127,11 +138,14 @@ def _train(
         "callbacks": callbacks,
         "verbose": verbose,
     }
-    history = History()
+    history, before = History(), []
     if run.preset.exact:
         history = train_exact(model, source, replace(settings, objective="elbo"), **common)
     if not run.preset.exact or run.objective != "elbo":
+        before = history.rows
+        pace.forget()
         history = train(model, source, settings, folder=folder, resume=resume, **common)
+    rows = [*before, *(_after(before[-1], row) for row in history.rows)] if before else history.rows
     trained = time.monotonic()
     found = judge(quick=False)
     return {
@@ -140,25 +154,20 @@ def _train(
             "likelihood": type(model.likelihood).__name__,
             "latents": model.likelihood.num_latents,
             "inducing": model.inducing_inputs.shape[-2],
-            "shared": run.preset.shared,
-            "scaling": run.preset.scaling,
-            "by_class": run.preset.by_class,
-            "variance": run.preset.variance,
-            "lengthscale": run.preset.lengthscale,
-            "exact": run.preset.exact,
+            **start_part(run),
         },
         "settings": asdict(settings),
         "scores": found,
         "seconds": {
             "start": ready - started,
-            "training": history.rows[-1]["seconds"],  # of all sittings, if it was resumed
+            "training": rows[-1]["seconds"],  # of all sittings, if it was resumed
             "update": pace.median(),
             "scoring": time.monotonic() - trained,
         },
-        "epochs": len(history.rows),
-        "best_epoch": history.best_epoch,
+        "epochs": len(rows),
+        "best_epoch": len(before) + history.best_epoch,
         "stopped": history.stopped,
-        "history": _columns(history.rows),
+        "history": _columns(rows),
         "curve": None if curve is None else curve.points,
     }
 
@@ -193,6 +202,11 @@ def _kernel(name: str, groups: int, columns: int, lengthscale: float, variance: 
     return ArcCosine(degree=1, depth=3, weight_variance=lengthscales**-2, variance=variances)
 
 
+def _after(last: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a history that goes on where another ended."""
+    return row | {name: last[name] + row[name] for name in ("epoch", "step", "seconds")}
+
+
 def _columns(rows: list[dict[str, Any]]) -> dict[str, list]:
     """The course of a training by column, of 200 epochs at most."""
     kept = [rows[number] for number in evenly_spaced(len(rows), 200)]
@@ -205,6 +219,10 @@ class Pace:
     def __init__(self):
         self.started: float | None = None
         self.seconds: list[float] = []
+
+    def forget(self) -> None:
+        self.started = None
+        self.seconds.clear()
 
     def start(self, progress: Progress) -> None:
         self.started = time.process_time()
