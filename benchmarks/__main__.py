@@ -50,6 +50,8 @@ def main(arguments: list[str] | None = None) -> None:
                 run.say(f"part {name}")
                 results.finish(chosen, name, PARTS[name](run), run.versions)
                 write_report(results.content[chosen], chosen, options.results)
+    if chosen not in results.content:
+        raise SystemExit(f"{results.path} has no results of a {chosen} run: leave out --table to make one")
     print(write_report(results.content[chosen], chosen, options.results).read_text())
 
 

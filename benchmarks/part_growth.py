@@ -53,9 +53,12 @@ def run(run: Run) -> dict[str, Any]:
     for count in sizes["files"]:
         folder = _write_rows(run.folder / f"rows-{count}", count)
         for label, (library, recipe) in chosen.items():
-            with run.contender(library) as worker:
-                answer = worker.ask("epoch", folder=str(folder), recipe=recipe, problem=REGRESSION)
-            epochs[label].append(answer)
+            epochs[label].append({})
+            for what in ("epoch", "prediction"):
+                with run.contender(library) as worker:
+                    answer = worker.ask(what, folder=str(folder), recipe=recipe, problem=REGRESSION)
+                if "seconds" in answer:
+                    epochs[label][-1] |= {what: answer["seconds"], f"{what}_bytes": answer["bytes"]}
         run.say(f"growth: epoch of {count:,} rows")
     return {
         "base": {NAMES[name]: value for name, value in sizes["base"].items()},
@@ -73,17 +76,22 @@ def _seconds(workers: dict, chosen: dict, settings: list[dict[str, int]], rounds
     """The shortest step of each contender at each size; in turns at every size."""
     found: dict[str, list[float | None]] = {label: [] for label in chosen}
     for setting in settings:
-        times: dict[str, list[float]] = {label: [] for label in chosen}
-        for label, worker in workers.items():
-            worker.ask("build", sizes=_sizes(setting), recipe=chosen[label][1] | {"samples": setting["samples"]})
+        built = {
+            label: worker
+            for label, worker in workers.items()
+            if "failure"
+            not in worker.ask("build", sizes=_sizes(setting), recipe=chosen[label][1] | {"samples": setting["samples"]})
+        }
+        times: dict[str, list[float]] = {label: [] for label in built}
 
         def turn(label: str, worker: Any, times: dict[str, list[float]] = times) -> bool:
-            times[label].append(worker.ask("steps", seconds=0.2).get("seconds", float("nan")))
+            times[label].append(worker.ask("steps", seconds=0.2).get("seconds", float("inf")))
             return len(times[label]) == rounds
 
-        in_turns(workers, turn)
+        in_turns(built, turn)
         for label in chosen:
-            found[label].append(min(times[label]))
+            shortest = min(times.get(label, [float("inf")]))
+            found[label].append(shortest if shortest < float("inf") else None)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.figures import slope, write_figures
 
 Part = dict[str, Any]
+EARLY, LATE = 0.9, 1.02  # of a budget: what lies outside is told with its time
 
 
 def write_report(content: dict[str, Any], mode: str, folder: Path) -> Path:
@@ -27,7 +28,8 @@ def page(content: dict[str, Any], mode: str, figures: dict[str, str]) -> str:
         "# Benchmarks",
         f"Made by `{again}` from benchmarks.json; nothing is typed by hand. docs/benchmarks.md explains the method. "
         f"{content['date'][:10]}, {machine['processor']}, {machine['cores']} cores, {content['threads']} threads for "
-        f"every contender, {machine['memory']}, {machine['system']}. {versions}. Times are the shortest of several.",
+        f"every contender, {machine['memory']}, {machine['system']}. {versions}. Times of steps, imports "
+        "and first fits are the shortest of several, all others of one run.",
     ]
     for name, (title, table) in SECTIONS.items():
         if name in content["parts"]:
@@ -122,7 +124,8 @@ def _ratio(own: Iterable[float | None], others: Iterable[float | None], start: f
 def equal_time_table(part: Part) -> list[str]:
     lines = [
         "Test NLP in nats per row in the units of y, after so many seconds of each contender's own clock (in brackets "
-        "error rate, for regression root mean squared error). A contender that is done earlier says when."
+        "error rate, for regression root mean squared error). A contender that is done earlier, or has nothing to "
+        "show until later, says when."
     ]
     for name, case in part["sets"].items():
         if "skipped" in case:
@@ -130,18 +133,23 @@ def equal_time_table(part: Part) -> list[str]:
             continue
         rows = []
         for contender, curve in case["curves"].items():
-            cells = [judged(*pair) for pair in zip(curve, case["budgets"], strict=False)]
-            rows.append([contender, *cells, *["–"] * (len(case["budgets"]) - len(cells))])
+            rows.append([contender, *(judged(_point(curve, i, each), each) for i, each in enumerate(case["budgets"]))])
         head = [f"{name}, N = {case['rows']:,}, {case['precision']}", *(f"{budget:g} s" for budget in case["budgets"])]
         lines.append(markdown(head, rows))
     return lines
 
 
+def _point(curve: list[dict[str, Any]], number: int, budget: float) -> dict[str, Any]:
+    """The last point within a budget; without one, what there is to show at all."""
+    within = [point for point in curve[: number + 1] if point.get("seconds", 0) <= LATE * budget]
+    return within[-1] if within else curve[min(number, len(curve) - 1)]
+
+
 def judged(point: dict[str, Any], budget: float) -> str:
     if "failure" in point:
         return f"failed ({point['failure']})"
-    early = "" if point["seconds"] > 0.9 * budget else f", {point['seconds']:.1f} s"
-    return f"{point['nlp']:.4f} ({point['error']:.4g}){early}"
+    when = "" if EARLY * budget <= point["seconds"] <= LATE * budget else f", {point['seconds']:.1f} s"
+    return f"{point['nlp']:.4f} ({point['error']:.4g}){when}"
 
 
 def growth_table(part: Part) -> list[str]:

@@ -10,8 +10,8 @@ from autogp.inference.optimisers import Adam
 from autogp.inference.steps import Batch, natural_step
 from autogp.kernels import RBF
 from autogp.likelihoods import Softmax
-from autogp.model import SparseGP, condition
-from autogp.posteriors import GaussianPosterior
+from autogp.model import Prepared, SparseGP, condition
+from autogp.posteriors import LARGE, GaussianPosterior
 
 B, D, Q = 1000, 784, 10
 NUM_DATA = 60_000
@@ -65,14 +65,19 @@ class Step:
         posterior = model.posterior
         assert isinstance(posterior, GaussianPosterior)
         self()
-        prepared = model.prepare()
+
+        def prepare() -> Prepared:  # as a step does
+            large = posterior.precision.shape[-1] >= LARGE
+            return model.prepare(posterior.factored(x.dtype) if large else None)
+
+        prepared = prepare()
         basis, variance = model.basis(x, prepared)
         marginals = condition(basis, variance, prepared.moments)
         alpha, beta = torch.randn(2, 1, B, Q) * 1e-3
         fixed = basis.detach()
         graph = [marginals.mean, marginals.variance]
         return {
-            "prior and posterior, M x M": best(lambda: model.prepare()),
+            "prior and posterior, M x M": best(prepare),
             "basis L^-1 Kzx": best(lambda: model.basis(x, prepared)),
             "marginals, S A": best(lambda: condition(basis, variance, prepared.moments)),
             "natural-gradient update": best(

@@ -71,14 +71,14 @@ PARTS = {
         "set": "mnist", "note": "", "inducing": 200, "seconds": 60, "start_seconds": 2.0, "levels": [0.2, 0.1],
         "failed": {"GPyTorch, Adam": "no"},
         "curves": {
-            "autogp, 4 epochs": [{"seconds": 5.0, "steps": 50, "nlp": 0.09, "error": 0.02}],
+            "autogp, 4 epochs": [{"seconds": 5.0, "steps": 50, "first_step": 2.5, "nlp": 0.09, "error": 0.02}],
             "GPflow, Adam": [{"seconds": 50.0, "steps": 90, "nlp": 0.18, "error": 0.04}],
             "GPyTorch, Adam": [],
         },
         "reached": {"autogp, 4 epochs": [5.0, 5.0], "GPflow, Adam": [50.0, None], "GPyTorch, Adam": [None, None]},
     },
     "equal-time": {
-        "settings": {"autogp, defaults": None, "scikit-learn, exact": None},
+        "settings": {"autogp, defaults": None, "GPflow, Adam": None, "scikit-learn, exact": None},
         "sets": {
             "protein": {"skipped": "not at hand"},
             "energy": {
@@ -88,6 +88,7 @@ PARTS = {
                         {"nlp": 0.7, "error": 0.5, "seconds": 2.0},
                         {"nlp": 0.6, "error": 0.4, "seconds": 15},
                     ],
+                    "GPflow, Adam": [{"nlp": 0.5, "error": 0.3, "seconds": 12.0}],
                     "scikit-learn, exact": [{"failure": "too many rows for it"}],
                 },
             },
@@ -123,9 +124,11 @@ def test_tables_and_figures_come_from_the_json_alone(module, tmp_path: Path) -> 
     for expected in (
         "| 200 | shared | 10 | 20.0 | 40.0 | failed | – | 0.50 (GPflow, Adam) |",
         "Failed: GPyTorch, Adam: no.",
-        "| **our best / best peer** | 0.10 | no peer |",
-        "| **the same, after the start** | 0.06 | no peer |",
+        "| autogp, 4 epochs | 2.5 | 5.0 | 5.0 | 0.0900 | 2.00 % | 50 | 5 |",
+        "| **our best / best peer** |  | 0.10 | no peer |",
+        "| **the same, after the start** |  | 0.06 | no peer |",
         "| autogp, defaults | 0.7000 (0.5), 2.0 s | 0.6000 (0.4) |",
+        "| GPflow, Adam | 0.5000 (0.3), 12.0 s | 0.5000 (0.3), 12.0 s |",  # nothing to show before
         "protein: not at hand.",
         "| step, B | 500 to 1,000 | autogp | 1.00 | 0.00 |",
         "| epoch from disk, N | 1,000 to 2,000 | autogp | 2.00 | under 1 MiB |",
