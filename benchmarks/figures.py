@@ -11,7 +11,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 Part = dict[str, Any]
 COLOURS = {"autogp": "#1b9e77", "GPflow": "#d95f02", "GPyTorch": "#7570b3", "scikit-learn": "#666666"}
-DASHES = ["-", "--", ":", "-."]
+# A library's settings: a colour, a dash and a mark for each.
+SHADES = {
+    "autogp": ["#1b9e77", "#0b5c43", "#7bccb5", "#12805f", "#b5c334"],
+    "GPflow": ["#d95f02", "#8f3e00", "#fdae6b"],
+    "GPyTorch": ["#7570b3", "#3f3a7a", "#b8b4e0"],
+    "scikit-learn": ["#666666"],
+}
+DASHES, MARKS = ["-", "--", ":", "-."], ["o", "s", "^", "D", "v"]
+PANEL_COLUMNS = 4
 
 
 def slope(sizes: list[float], values: list[float | None]) -> str:
@@ -55,18 +63,21 @@ def _plain_numbers(axis: Any) -> None:
 
 
 def _styles(names: Any) -> dict[str, dict[str, str]]:
-    """A colour for each library, a dash for each of its settings."""
+    """A hue for each library; a shade, a dash and a mark for each of its settings."""
     seen: dict[str, int] = {}
     found = {}
     for name in names:
         library = name.split(",")[0]
-        found[name] = {"color": COLOURS[library], "linestyle": DASHES[seen.get(library, 0) % len(DASHES)]}
-        seen[library] = seen.get(library, 0) + 1
+        number = seen[library] = seen.get(library, -1) + 1
+        own = {"linestyle": DASHES, "color": SHADES[library], "marker": MARKS}
+        found[name] = {key: choices[number % len(choices)] for key, choices in own.items()}
     return found
 
 
-def _legend(figure: Figure, axis: Any) -> None:
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+def _legend(figure: Figure, *axes: Any) -> None:
+    """One for all, below; what stands in several axes is named once."""
+    handles = {label: each for axis in axes for each, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
 
 
 def draw_step(part: Part) -> Figure:
@@ -90,10 +101,12 @@ def draw_quality(part: Part) -> Figure:
         for name, style in _styles(part["curves"]).items():
             curve = part["curves"][name]
             seconds, values = ([point[column] for point in curve] for column in ("seconds", key))
-            axis.plot(seconds, values, marker=".", label=name, **style)
+            axis.plot(seconds, values, label=name, **style | {"marker": ""})
         axis.set(xscale="log", yscale="log", xlabel="seconds", ylabel=title)
     for level in part["levels"]:
         axes[0][0].axhline(level, color="#cccccc", linewidth=0.7, zorder=0)
+    axes[0][0].set_ylim(top=2 * max(part["levels"]))  # what is above is over in a few steps
+    axes[0][1].set_ylim(top=0.1)
     _legend(figure, axes[0][0])
     return figure
 
@@ -107,10 +120,9 @@ def draw_equal_time(part: Part) -> Figure:
         for contender, curve in case["curves"].items():
             known = [(point["seconds"], point["nlp"]) for point in curve if "nlp" in point]
             if known:
-                axis.plot(*zip(*known, strict=True), label=contender, marker="o", markersize=3, **styles[contender])
+                axis.plot(*zip(*known, strict=True), label=contender, markersize=5, **styles[contender])
         axis.set(title=f"{name}, N = {case['rows']:,}", xscale="log", xlabel="seconds", ylabel="test NLP")
-    handles = {label: each for axis in axes.flat for each, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    _legend(figure, *axes.flat)
     return figure
 
 
@@ -125,13 +137,19 @@ def draw_growth(part: Part) -> Figure:
             for key in (what, f"{what}_bytes")
         )
         panels.append((f"{what} by N", files["sizes"], seconds, size))
-    figure, axes = _canvas(2, len(panels))
-    for (upper, lower), (title, sizes, seconds, size) in zip(axes.T, panels, strict=True):
+    rows = -(-len(panels) // PANEL_COLUMNS)
+    figure, axes = _canvas(2 * rows, PANEL_COLUMNS)  # times, then memory
+    for axis in axes.flat:
+        axis.set_visible(False)
+    for number, (title, sizes, seconds, size) in enumerate(panels):
+        row, column = divmod(number, PANEL_COLUMNS)
+        upper, lower = axes[row, column], axes[rows + row, column]
         for axis, values, unit, label in ((upper, seconds, 1, "seconds"), (lower, size, 2**20, "MiB")):
+            axis.set_visible(True)
             for name, style in _styles(values).items():
                 known = [np.nan if value is None else value / unit for value in values[name]]
                 text = f"{name.split(',')[0]}, slope {slope(sizes, values[name])}"
-                axis.plot(sizes, known, marker="o", markersize=3, label=text, **style)
+                axis.plot(sizes, known, markersize=4, label=text, **style)
             axis.set(title=title, ylabel=label, xscale="log", yscale="log")
             axis.legend(fontsize=7, frameon=False)
     return figure
@@ -148,7 +166,7 @@ def draw_limit(part: Part) -> Figure:
         kind = "separate" if case["separate"] else "shared"
         axis.set(title=f"M = {case['inducing']}, {kind}", xlabel="milliseconds")
         axis.tick_params(axis="y", labelsize=7)
-        axis.legend(fontsize=7, frameon=False)
+    _legend(figure, axes[0][0])
     return figure
 
 

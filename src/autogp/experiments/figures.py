@@ -56,13 +56,13 @@ def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
             label = ", ".join(part for part in (*words, "as published") if part)
             if known and label not in axis.get_legend_handles_labels()[1]:  # once, whatever the presets
                 axis.plot(known.keys(), known.values(), "x", color=style["color"], label=label)
+        levels: dict[str, list[float]] = defaultdict(list)
         for peer in peers:
             if peer["scores"].get(metric) is not None:
-                axis.axhline(peer["scores"][metric], color="0.4", linestyle="-.", linewidth=1.2)
-                label = _words(peer)
-                axis.annotate(
-                    label, (sizes[0], peer["scores"][metric]), (0, 4), textcoords="offset points", color="0.3"
-                )
+                levels[_words(peer)].append(peer["scores"][metric])
+        for label, values in levels.items():
+            axis.axhline(np.mean(values), color="0.4", linestyle="-.", linewidth=1.2)
+            axis.annotate(label, (sizes[0], np.mean(values)), (0, 4), textcoords="offset points", color="0.3")
         low, high = axis.get_ylim()
         axis.set(xscale="log", xlabel="inducing inputs", ylabel=TITLES[metric])
         if low < high / 2:  # else the axis would be mostly empty
