@@ -72,7 +72,7 @@ def read_numbers(path: Path, source: str, delimiter: str | None = None) -> np.nd
 
 def download(url: str, path: Path, sha256: str) -> None:
     """One file from its publisher; it appears as `path` only when it is complete and has the right sum."""
-    with _fetched(url, path) as file:
+    with _fetched(url, path, f"its place is {path}") as file:
         _check(url, _file_sha256(file), sha256)
         file.replace(path)
 
@@ -88,7 +88,7 @@ def download_archive(url: str, path: Path, members: Sequence[str], sha256: str) 
     """
     if path.exists() and any(path.iterdir()):
         raise FileExistsError(f"{path} exists, but some of its files are missing. Move it away, then download again.")
-    with _fetched(url, path) as file:
+    with _fetched(url, path, f"unpack it, and make its one folder {path}") as file:
         unpacked = file.parent / "unpacked"
         unpacked.mkdir()
         try:
@@ -111,7 +111,7 @@ def folder_sha256(folder: Path) -> str:
 
 
 @contextmanager
-def _fetched(url: str, path: Path) -> Iterator[Path]:
+def _fetched(url: str, path: Path, by_hand: str) -> Iterator[Path]:
     """What is at the address, as a file in a scratch folder beside `path`: moving it there takes no copy."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=path.parent) as scratch:
@@ -121,7 +121,7 @@ def _fetched(url: str, path: Path) -> Iterator[Path]:
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
             reason = getattr(error, "reason", error)
             raise ConnectionError(
-                f"{url} could not be downloaded: {reason}. If you get it by other means, its place is {path}."
+                f"{url} could not be downloaded: {reason}. If you get it by other means, {by_hand}."
             ) from error
         yield file
 

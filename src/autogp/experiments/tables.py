@@ -48,7 +48,7 @@ def make_tables(folder: str | Path) -> Path:
     parts = [INTRODUCTION]
     for name, records in experiments.items():
         title, notes = records[0]["title"], dict.fromkeys(record.get("note") for record in records)
-        parts.append(f"## {title}\n\n`autogp reproduce {name}`\n\n{_sizes(records)}\n")
+        parts.append(f"## {title}\n\n{_command(name, records)}\n\n{_sizes(records)}\n")
         parts += [f"{note}\n" for note in notes if note]
         several = len({record["data"]["set"] for record in records}) > 1
         metrics = [metric for metric in records[0]["metrics"] if metric != "smse"]
@@ -74,6 +74,16 @@ def shown(record: Record) -> str:
         f"{TITLES[name]} {_number(name, [record])}" for name in record["metrics"] if name in record["scores"]
     )
     return f"{scores}; {_duration(record['seconds']['training'])}, {record['epochs']} epochs"
+
+
+def _command(name: str, records: list[Record]) -> str:
+    """What makes these runs."""
+    seeds = ", ".join(str(seed) for seed in sorted({record["seed"] for record in records}))
+    budgets = sorted({record["settings"].get("time_budget") or 0.0 for record in records} - {0.0})
+    options = ["`--preset paper`"] if any(record["preset"] == "paper" for record in records) else []
+    options += [f"`--time {seconds / 60:g}m`" for seconds in budgets]
+    some = f"; some with {', '.join(options)}, as their files say" if options else ""
+    return f"`autogp reproduce {name}`, seed{'s' * (',' in seeds)} {seeds} (`--seed`){some}."
 
 
 def _sizes(records: list[Record]) -> str:
