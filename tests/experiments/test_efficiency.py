@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from autogp.experiments.efficiency import score_function, through_samples, with_control_variate
+from autogp.experiments.gradients import score_function, through_samples, with_control_variate
 from autogp.likelihoods import Network
 
 ESTIMATORS = [through_samples, score_function, with_control_variate]

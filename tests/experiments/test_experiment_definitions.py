@@ -9,7 +9,7 @@ from autogp.datasets import Dataset
 from autogp.experiments import EXPERIMENTS
 from autogp.experiments.figures import TITLES
 from autogp.experiments.run import hold_out, start_model
-from autogp.experiments.sarcos import SampledNetwork
+from autogp.experiments.sampled import SampledNetwork
 from autogp.inference import phases
 from autogp.kernels import ArcCosine
 from autogp.likelihoods import Network

@@ -9,7 +9,7 @@ import torch
 
 from autogp.datasets import Dataset
 from autogp.inference import Settings
-from autogp.likelihoods import Likelihood
+from autogp.likelihoods import Gaussian, Likelihood
 from autogp.model import SparseGP
 
 __all__ = ["Experiment", "Loader", "Peer", "Preset", "Run"]
@@ -53,16 +53,16 @@ class Peer:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Data, a likelihood, and what is varied: a run for every combination."""
+    """Data, a likelihood, and what is varied: a run for every combination, and for every peer."""
 
     name: str
     title: str
     load: Loader
-    likelihood: Callable[[], Likelihood]
-    presets: Mapping[str, Preset]
-    inducing: tuple[int, ...]
-    objectives: tuple[str, ...]
     metrics: tuple[str, ...]  # what tables and figures show; every score is recorded
+    likelihood: Callable[[], Likelihood] = Gaussian
+    presets: Mapping[str, Preset] = field(default_factory=dict)  # none: the peers are all there is
+    inducing: tuple[int, ...] = ()
+    objectives: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ("rbf",)
     data: Mapping[str, range] = field(default_factory=lambda: {"": range(1)})  # the data sets, and the seeds for each
     beside: tuple[str, ...] = ()  # presets that run along with "ours"

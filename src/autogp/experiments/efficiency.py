@@ -1,162 +1,24 @@
-"""Statistical efficiency: gradients through the samples against the score function of the paper's predecessor.
+"""Statistical efficiency: gradients through the samples against the score function of the paper's predecessor."""
 
-A regression network on a part of SARCOS. Kernel, noise and inducing inputs stay as they are; q learns by Adam from
-one estimate of the gradient or another, everything else being equal.
-"""
-
-import math
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from autogp.data import ArraySource, InputScaler, TargetScaler, summarise
 from autogp.datasets import Dataset
 from autogp.experiments import sarcos
 from autogp.experiments.base import Experiment, Peer
-from autogp.experiments.scores import scores
-from autogp.inference import start_inducing_inputs, start_kernel, start_nodes
-from autogp.inference.feed import Feed
-from autogp.inference.optimisers import Adam
-from autogp.likelihoods import Likelihood, Network
-from autogp.likelihoods.base import chunks
-from autogp.model import SparseGP
-from autogp.posteriors import MixturePosterior
+from autogp.experiments.gradients import (
+    BATCH,
+    INDUCING,
+    STEPS,
+    measure,
+    score_function,
+    through_samples,
+    with_control_variate,
+)
 
-ROWS, BATCH, INDUCING = 2000, 100, 50
-STEPS, LEARNING_RATE, CURVE_EVERY = 400, 0.03, 20
-NOISE = 0.02  # about what such a network learns
-REPEATS = 20  # of the gradient, for its variance
-MEASURED_AFTER = 100  # exact steps
-
-# dE[log p]/dmean and dE[log p]/dvariance, [1, B, Q], from a likelihood, mean and variance, targets and noise.
-Estimator = Callable[[Likelihood, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-def through_samples(
-    likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The paper's: f = mean + sd noise is differentiated (Kingma and Welling, 2014)."""
-    with torch.enable_grad():
-        mean, variance = mean.detach().requires_grad_(), variance.detach().requires_grad_()
-        value = likelihood.expected_log_prob(mean, variance, y, noise).sum()
-        by_mean, by_variance = torch.autograd.grad(value, (mean, variance))
-    return by_mean, by_variance
-
-
-def score_function(
-    likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor, control: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Dezfouli and Bonilla (2015): E[log p d log q], which needs no derivative of the likelihood.
-
-    With `control` less its control variate, d log q, whose mean is 0, times Cov(log p d log q, d log q) / Var(d log q).
-    """
-    found = []
-    for score in (lambda z: z / variance.sqrt(), lambda z: (z.square() - 1) / (2 * variance)):
-        sums = torch.zeros(4, *mean.shape, dtype=mean.dtype)
-        for part in chunks(noise):
-            values = likelihood.log_prob(mean + variance.sqrt() * part, y)[..., None]  # [S, 1, B, 1]
-            slope = score(part)
-            sums += torch.stack([part.sum(0) for part in (values * slope, slope, values * slope**2, slope**2)])
-        plain, slope, product, square = sums / len(noise)
-        weight = (product - plain * slope) / (square - slope**2) if control else 0.0
-        found.append(plain - weight * slope)
-    return found[0], found[1]
-
-
-def with_control_variate(
-    likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
-) -> tuple[Tensor, Tensor]:
-    return score_function(likelihood, mean, variance, y, noise, control=True)
-
-
-def exact(likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    return likelihood.expected_derivatives(mean, variance, y)
-
-
-class Problem:
-    """The model at its start, and what it is learnt from and judged by."""
-
-    def __init__(self, data: Dataset, seed: int):
-        self.source, self.test = ArraySource(data.x_train, data.y_train), ArraySource(data.x_test, data.y_test)
-        summary = summarise(self.source)
-        scaler = InputScaler.from_summary(summary)
-        likelihood = Network(num_outputs=data.y_train.shape[1], variance=NOISE)
-        z = start_inducing_inputs(self.source, INDUCING, scaler, seed)
-        self.model = SparseGP(
-            start_kernel("rbf", self.source, scaler, groups=likelihood.num_latents),
-            likelihood,
-            z.expand(likelihood.num_latents, *z.shape),
-            MixturePosterior(likelihood.num_latents, len(z)),
-        )
-        start_nodes(self.model)
-        for module in (self.model.kernel, self.model.likelihood):
-            module.requires_grad_(False)
-        self.model.inducing_inputs.requires_grad_(False)
-        self.feed = Feed(self.model, len(self.source), None, scaler, TargetScaler.from_summary(summary))
-        self.generator = torch.Generator().manual_seed(seed)
-        self.order = np.random.default_rng(seed)
-        self.optimiser = Adam(self.model.posterior.parameters())
-
-    def gradient(self, estimator: Estimator, samples: int, indices: np.ndarray) -> Tensor:
-        """Of the negative bound with respect to q, left in `.grad`; returned is that of the data term alone."""
-        model, batch = self.model, self.feed.read(self.source, indices)
-        self.optimiser.zero_grad()
-        marginals = model.marginals(batch.x)
-        constant = marginals.mean.detach(), marginals.variance.detach()
-        noise = torch.randn(samples, *constant[0].shape, generator=self.generator)
-        alpha, beta = estimator(model.likelihood, *constant, batch.y, noise)
-        weights = -batch.weights[:, None]
-        torch.autograd.backward([marginals.mean, marginals.variance], [weights * alpha, weights * beta])
-        parameters = list(model.posterior.parameters())
-        data_term = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
-        model.prepare().moments.kl().backward()
-        return data_term
-
-    def learn(self, estimator: Estimator, samples: int, steps: int) -> list[dict[str, float]]:
-        """A curve: how far the steps have led."""
-        points = []
-        for step in range(steps):
-            if step % CURVE_EVERY == 0:
-                points.append({"step": step, **self.judge()})
-            self.gradient(estimator, samples, self.order.choice(len(self.source), BATCH, replace=False))
-            self.optimiser.step(LEARNING_RATE)
-        return [*points, {"step": steps, **self.judge()}]
-
-    def judge(self) -> dict[str, float]:
-        return scores(self.model, self.test, self.feed, quick=True)
-
-    def noise(self, estimator: Estimator, samples: int) -> float:
-        """The variance of the gradient over the square of its length, both of the data term and summed over q."""
-        indices = np.arange(BATCH)
-        truth = self.gradient(exact, 1, indices)
-        errors = [(self.gradient(estimator, samples, indices) - truth).square().sum().item() for _ in range(REPEATS)]
-        return float(np.mean(errors)) / truth.square().sum().item()
-
-
-def measure(estimator: Estimator) -> Callable[[Dataset, int | None, int], dict[str, Any]]:
-    def run(data: Dataset, samples: int | None, seed: int) -> dict[str, Any]:
-        assert samples is not None
-        problem = Problem(data, seed)
-        problem.learn(exact, 1, MEASURED_AFTER)
-        noise = problem.noise(estimator, samples)
-        problem = Problem(data, seed)
-        started = time.process_time()
-        curve = problem.learn(estimator, samples, STEPS)
-        return {
-            "settings": {"steps": STEPS, "batch_size": BATCH, "learning_rate": LEARNING_RATE, "max_epochs": None},
-            "scores": {"noise": noise, "smse": curve[-1]["smse"]},
-            "seconds": {"training": time.process_time() - started},
-            "epochs": math.ceil(STEPS * BATCH / len(data.x_train)),
-            "curve": curve,
-        }
-
-    return run
+ROWS = 2000  # of SARCOS
 
 
 def load(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:
@@ -178,16 +40,12 @@ EXPERIMENT = Experiment(
     name="efficiency",
     title="Statistical efficiency",
     load=load,
-    likelihood=lambda: Network(num_outputs=7, variance=NOISE),
-    inducing=(INDUCING,),
-    objectives=("elbo",),
     metrics=("noise", "smse"),
-    presets={},
     note=(
         f"A regression network on {ROWS:,} rows of SARCOS (ias-clean), {INDUCING} inducing inputs, kernel and noise "
         f"fixed: q learns by {STEPS} steps of Adam from batches of {BATCH} rows, and only the estimate of the gradient "
-        "differs. Its noise is the variance over the square of its length, measured on the way. The score function is "
-        "that of Dezfouli and Bonilla (2015)."
+        "differs. Its noise is the variance over the square of its length, measured after 100 exact steps. The score "
+        "function is that of Dezfouli and Bonilla (2015)."
     ),
     peers={
         "reparameterisation": Peer(measure(through_samples), SAMPLES),
