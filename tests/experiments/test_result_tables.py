@@ -21,6 +21,7 @@ RECORD = {
     "inducing": 200,
     "samples": None,
     "seed": 0,
+    "date": "2030-01-02T00:00:00+00:00",
     "settings": {"max_epochs": 60},
     "metrics": ["error", "nlp"],
     "scores": {"error": 0.02, "nlp": 0.07, "brier": 0.03},
@@ -52,6 +53,17 @@ def test_a_line_has_the_mean_and_standard_error_over_seeds_and_what_was_publishe
     ]
     assert "60,000 rows to learn from" in text
     assert "Abacus (threads: 2)" in text
+
+
+def test_runs_with_other_settings_than_the_newest_are_named(tmp_path: Path) -> None:
+    write(tmp_path, "new", seed=1, date="2031-01-01", settings={"max_epochs": 60, "held_prior": 0.1}, note="Now.")
+    write(tmp_path, "old", note="Then.")
+    write(tmp_path, "bound", objective="elbo")  # has no part in which q(u) is held
+    text = make_tables(tmp_path).read_text()
+    assert "With other settings than the rest: old (held_prior 0.0 instead of 0.1).\n" in text
+    assert "Now." in text
+    assert "Then." not in text
+    assert "`autogp reproduce mnist`, seeds 0, 1 (`--seed`).\n" in text
 
 
 def test_figures_have_the_same_bytes_from_the_same_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from autogp.experiments.figures import (
     figure_by_inducing,
     figure_of_estimators,
 )
-from autogp.experiments.record import read_records
+from autogp.experiments.record import plain, read_records
+from autogp.inference import Settings
 
 __all__ = ["make_tables", "shown"]
 
@@ -36,6 +38,8 @@ NLP is the mean of -log p(y) of a test row, in nats; SMSE the squared error over
 after ± are standard errors over the seeds. Times are of training alone.
 """
 
+DEFAULTS = plain(asdict(Settings()))
+VARIED = {"objective", "samples", "seed", "max_epochs", "time_budget", "checkpoint_seconds", "device"}  # shown, or free
 COMPARED = "All that was learnt by more than one objective; docs/leave-one-out.md says what follows from it."
 
 
@@ -47,13 +51,15 @@ def make_tables(folder: str | Path) -> Path:
         experiments[record["experiment"]].append(record)
     parts = [INTRODUCTION]
     for name, records in experiments.items():
-        title, notes = records[0]["title"], dict.fromkeys(record.get("note") for record in records)
+        newest = max(records, key=lambda record: record["date"])
+        title, note = newest["title"], newest.get("note")
         parts.append(f"## {title}\n\n{_command(name, records)}\n\n{_sizes(records)}\n")
-        parts += [f"{note}\n" for note in notes if note]
+        parts += [f"{note}\n"] if note else []
         several = len({record["data"]["set"] for record in records}) > 1
         metrics = [metric for metric in records[0]["metrics"] if metric != "smse"]
         by_objective = _by_objective(records, {axis: AXES[axis] for axis in ("data", "kernel")}, metrics)
         parts.append(by_objective if several and by_objective else _table(records))
+        parts += [f"With other settings than the rest: {others}.\n"] if (others := _deviations(records)) else []
         for figure in (figure_by_inducing, figure_by_epoch, figure_of_estimators):
             path = figure(records, folder / name)
             if path is not None:
@@ -84,6 +90,23 @@ def _command(name: str, records: list[Record]) -> str:
     options += [f"`--time {seconds / 60:g}m`" for seconds in budgets]
     some = f"; some with {', '.join(options)}, as their files say" if options else ""
     return f"`autogp reproduce {name}`, seed{'s' * (',' in seeds)} {seeds} (`--seed`){some}."
+
+
+def _deviations(records: list[Record]) -> str:
+    """Runs whose settings are not those of the newest of their kind, and how; what a file does not say is a default."""
+    groups: dict[tuple, list[Record]] = defaultdict(list)
+    for record in records:
+        if record["objective"]:
+            groups[record["data"]["set"], record["preset"], record["objective"]].append(record)
+    found = []
+    for (_, _, objective), group in groups.items():
+        names = [key for key in DEFAULTS if key not in VARIED and not (objective == "elbo" and key.startswith("held_"))]
+        newest = max(group, key=lambda record: record["date"])
+        for record in group:
+            own, other = (DEFAULTS | each["settings"] for each in (record, newest))
+            differing = [f"{key} {own[key]} instead of {other[key]}" for key in names if own[key] != other[key]]
+            found += [f"{record['name']} ({', '.join(differing)})"] if differing else []
+    return "; ".join(found)
 
 
 def _sizes(records: list[Record]) -> str:
