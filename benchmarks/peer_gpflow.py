@@ -62,8 +62,9 @@ class Model:
         model, adam = self.model, tf_keras.optimizers.Adam(recipe["learning_rate"])
         natural = None
         if recipe["optimiser"] == "natural":
-            self.rates = list(np.geomspace(FIRST_RATE, recipe["natural_rate"], RAMP))
-            self.gamma = tf.Variable(FIRST_RATE, trainable=False, dtype=self.dtype)
+            self.gamma = tf.Variable(recipe["natural_rate"], trainable=False, dtype=self.dtype)
+            if self.classes:
+                self.rates = list(np.geomspace(FIRST_RATE, recipe["natural_rate"], RAMP))
             natural = gpflow.optimizers.NaturalGradient(self.gamma)
             gpflow.set_trainable(model.q_mu, False)
             gpflow.set_trainable(model.q_sqrt, False)
