@@ -24,6 +24,8 @@ import numpy as np
 from problems import PREDICTED_ROWS, in_blocks, minibatches, random_problem, read_problem, scores
 
 WARM_ROWS = 50
+Score = Callable[[], dict[str, float]]
+AfterStep = Callable[[Score], bool]  # told how to score the model; whether the training is over
 
 
 def threads() -> int:
@@ -38,7 +40,7 @@ class Turns:
         self.seconds, self.steps, self.since = seconds, 0, time.perf_counter()
         self.first_step: float | None = None  # when it was taken: the model built and compiled
 
-    def __call__(self, score: Callable[[], dict[str, float]]) -> bool:
+    def __call__(self, score: Score) -> bool:
         """To be called after each step; whether the training is over."""
         self.steps += 1
         if self.first_step is None:
@@ -47,7 +49,7 @@ class Turns:
             return False
         return self.rest(score)
 
-    def rest(self, score: Callable[[], dict[str, float]]) -> bool:
+    def rest(self, score: Score) -> bool:
         self.stop()
         self.marks = [mark for mark in self.marks if mark > self.seconds]
         if not self.marks:
@@ -160,7 +162,7 @@ class Server:
         tiny["z"], tiny["num_data"] = data["z"][..., :4, :], WARM_ROWS
         scores(self.fit(tiny, recipe, lambda _: True), tiny)
 
-    def fit(self, data: dict[str, Any], recipe: dict[str, Any], turns: Turns) -> Any:
+    def fit(self, data: dict[str, Any], recipe: dict[str, Any], turns: AfterStep) -> Any:
         model = self.new_model(data, recipe)
         x, y = data["x_train"], data["y_train"]
         for rows in minibatches(len(x), recipe["batch"]):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from problems import class_scores, read_problem, regression_scores, scores
-from worker import Server, Turns, threads
+from worker import AfterStep, Server, threads
 
 from autogp import GPClassifier, GPRegressor
 from autogp.data import ArraySource, open_source
@@ -68,7 +68,7 @@ class Model:
 
 
 class OwnServer(Server):
-    def fit(self, data: dict[str, Any], recipe: dict[str, Any], turns: Turns) -> Model:
+    def fit(self, data: dict[str, Any], recipe: dict[str, Any], turns: AfterStep) -> Model:
         found = Model(data, recipe)
         settings = Settings(objective=recipe["objective"], max_epochs=recipe["epochs"], batch_size=recipe["batch"])
         settings = replace(settings, held_learning_rate=recipe.get("held_learning_rate", settings.held_learning_rate))
