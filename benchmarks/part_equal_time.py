@@ -24,7 +24,7 @@ CONTENDERS = {
 }
 SIZES = {  # the sets, and the seconds after which each contender is judged
     "tiny": {"diabetes": [1.0]},
-    "quick": {"diabetes": [5.0], "digits": [6.0]},
+    "quick": {"diabetes": [4.0], "digits": [5.0]},
     "full": {
         "diabetes": [5.0],
         "energy": [5.0, 20.0],
