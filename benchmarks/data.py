@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sklearn.cluster  # noqa: F401  # autogp imports it late; imports are on nobody's clock
 import torch
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
@@ -41,8 +42,6 @@ def write_problem(name: str, num_inducing: int, folder: Path) -> Path:
     if path.exists():
         return path
     data = load(name)
-    from sklearn import cluster  # noqa: F401  # imported when centres are looked for; imports are on nobody's clock
-
     started = time.perf_counter()
     source = ArraySource(data.x_train, data.y_train)
     summary = summarise(source)

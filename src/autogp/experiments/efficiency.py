@@ -11,6 +11,7 @@ from autogp.experiments.base import Experiment, Peer
 from autogp.experiments.gradients import (
     BATCH,
     INDUCING,
+    MEASURED_AFTER,
     STEPS,
     measure,
     score_function,
@@ -44,8 +45,8 @@ EXPERIMENT = Experiment(
     note=(
         f"A regression network on {ROWS:,} rows of SARCOS (ias-clean), {INDUCING} inducing inputs, kernel and noise "
         f"fixed: q learns by {STEPS} steps of Adam from batches of {BATCH} rows, and only the estimate of the gradient "
-        "differs. Its noise is the variance over the square of its length, measured after 100 exact steps. The score "
-        "function is that of Dezfouli and Bonilla (2015)."
+        f"differs. Its noise is the variance over the square of its length, measured after {MEASURED_AFTER} exact "
+        "steps. The score function is that of Dezfouli and Bonilla (2015)."
     ),
     peers={
         "reparameterisation": Peer(measure(through_samples), SAMPLES),

@@ -24,7 +24,16 @@ from autogp.likelihoods.base import chunks
 from autogp.model import SparseGP
 from autogp.posteriors import MixturePosterior
 
-__all__ = ["BATCH", "INDUCING", "STEPS", "measure", "score_function", "through_samples", "with_control_variate"]
+__all__ = [
+    "BATCH",
+    "INDUCING",
+    "MEASURED_AFTER",
+    "STEPS",
+    "measure",
+    "score_function",
+    "through_samples",
+    "with_control_variate",
+]
 
 BATCH, INDUCING = 100, 50
 STEPS, LEARNING_RATE, CURVE_EVERY = 400, 0.03, 20
