@@ -8,26 +8,33 @@ import torch
 from learnable import Problem, held_out_score
 
 from autogp import GaussianPosterior, InfiniteLOOError, MixturePosterior
-from autogp.inference import Phase, Settings, phases, state, train
+from autogp.inference import Phase, Settings, phases, state, train, trainer
 from autogp.posteriors import HeldPosterior
 
 
 def lengths(**changes) -> list[tuple[str, int]]:
-    return [(phase.objective, phase.epochs) for phase in phases(Settings(**changes))]
+    return [(phase.objective, phase.steps) for phase in phases(Settings(**changes), steps_per_epoch=1)]
 
 
 def test_bound_and_predictive_density_have_one_phase():
-    assert phases(Settings(objective="elbo", max_epochs=7)) == [Phase("elbo", 7, hold=False)]
-    assert phases(Settings(objective="predictive", max_epochs=7)) == [Phase("predictive", 7, hold=False)]
+    assert phases(Settings(objective="elbo", max_epochs=7), 10) == [Phase("elbo", 70, hold=False)]
+    assert phases(Settings(objective="predictive", max_epochs=7), 10) == [Phase("predictive", 70, hold=False)]
 
 
 @pytest.mark.parametrize(
     ("epochs", "share", "expected"),
-    [(10, 0.5, (5, 5)), (10, 0.2, (8, 2)), (2, 0.5, (1, 1)), (3, 0.01, (2, 1)), (3, 0.99, (1, 2))],
+    [
+        (10, 0.5, (15, 15)),
+        (10, 0.2, (24, 6)),
+        (1, 0.75, (1, 2)),
+        (2, 0.75, (2, 4)),
+        (1, 0.01, (2, 1)),
+        (1, 0.99, (1, 2)),
+    ],
 )
 @pytest.mark.parametrize("objective", ["loo", "predictive"])
-def test_the_objective_comes_last_and_each_phase_has_an_epoch(objective, epochs, share, expected):
-    found = phases(Settings(objective=objective, max_epochs=epochs, held_share=share))
+def test_the_objective_comes_last_and_each_phase_has_a_step(objective, epochs, share, expected):
+    found = phases(Settings(objective=objective, max_epochs=epochs, held_share=share), steps_per_epoch=3)
     assert found == [Phase("elbo", expected[0], hold=False), Phase(objective, expected[1], hold=True)]
 
 
@@ -49,9 +56,14 @@ def test_turns_alternate_end_with_leave_one_out_and_take_all_epochs_and_no_more(
     assert sum(expected) == epochs
 
 
-def test_one_epoch_is_too_few_for_two_phases():
-    with pytest.raises(ValueError, match="max_epochs must be at least 2 for objective='loo'"):
-        phases(Settings(objective="loo", max_epochs=1))
+def test_turns_are_counted_in_epochs():
+    found = phases(Settings(objective="loo", max_epochs=5, loo_cycle=1), steps_per_epoch=10)
+    assert [phase.steps for phase in found] == [20, 10, 10, 10]
+
+
+def test_one_step_is_too_few_for_two_phases():
+    with pytest.raises(ValueError, match="objective='loo' has two phases, and max_epochs=1 is one step"):
+        phases(Settings(objective="loo", max_epochs=1), steps_per_epoch=1)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +227,7 @@ def test_patience_counts_in_the_last_phase_only():
 
 
 def test_every_objective_can_be_followed_in_the_same_step():
-    assert phases(Settings(objective="loo", max_epochs=5, held_share=0)) == [Phase("loo", 5)]
+    assert phases(Settings(objective="loo", max_epochs=5, held_share=0), 1) == [Phase("loo", 5)]
     problem = Problem("logit")
     history = train(problem.model(), problem.source, Settings(objective="loo", max_epochs=5, held_share=0))
     assert {row["objective"] for row in history.rows} == {"loo"}
@@ -279,23 +291,38 @@ def test_leave_one_out_that_becomes_infinite_goes_back_and_on_with_smaller_steps
 
 
 def test_a_run_of_open_length_makes_at_least_thirty_epochs_and_a_thousand_steps():
-    assert phases(Settings(), steps_per_epoch=60) == [Phase("elbo", 30)]
-    assert phases(Settings(), steps_per_epoch=2) == [Phase("elbo", 500)]
+    assert phases(Settings(), steps_per_epoch=60) == [Phase("elbo", 30 * 60)]
+    assert phases(Settings(), steps_per_epoch=2) == [Phase("elbo", 1000)]
     assert phases(Settings(), steps_per_epoch=1) == [Phase("elbo", 300)]
 
 
 # -- borders ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epochs", [10, 49, 98])  # 1 / 49 * 49 is below 1
-def test_phases_change_exactly_between_two_epochs(epochs):
+@pytest.mark.parametrize(("epochs", "share"), [(1, 0.75), (2, 0.75), (10, 0.88)])
+def test_phases_change_at_their_step_be_it_within_an_epoch(epochs, share):
     problem = Problem("logit")
-    settings = Settings(objective="loo", max_epochs=epochs, held_share=1 - 1.2 / epochs, batch_size=87)
-    expected = phases(settings)[0].epochs
+    settings = Settings(objective="loo", max_epochs=epochs, held_share=share, batch_size=10)
     objectives = []
-    stop = [lambda progress: objectives.append(progress.objective) or progress.step == 3 * expected + 2]
-    train(problem.model(), problem.source, settings, callbacks=stop)
-    assert objectives == ["elbo"] * 3 * expected + ["loo"] * 2
+    history = train(problem.model(), problem.source, settings, callbacks=[lambda now: objectives.append(now.objective)])
+    steps = len(objectives) // epochs
+    first, last = phases(settings, steps)
+    assert first.steps == round(epochs * steps * (1 - share))
+    assert first.steps % steps
+    assert objectives == ["elbo"] * first.steps + ["loo"] * last.steps
+    assert [row["objective"] for row in history.rows] == [objectives[(n + 1) * steps - 1] for n in range(epochs)]
+
+
+def test_the_epoch_in_which_phases_change_tells_of_the_second_alone(monkeypatch):
+    problem = Problem("logit")
+    results = []
+    step = trainer.gradient_step  # of the second phase; the first takes natural steps
+    monkeypatch.setattr(trainer, "gradient_step", lambda *args: results.append(step(*args)) or results[-1])
+    settings = Settings(objective="loo", max_epochs=1, batch_size=10)
+    history = train(problem.model(), problem.source, settings)
+    values = [result.value.item() / len(problem.source) for result in results]
+    assert 1 < len(values) < history.rows[0]["step"]
+    assert history.rows[0]["value"] == pytest.approx(sum(values) / len(values))
 
 
 def test_a_step_too_far_at_the_end_of_a_phase_is_taken_back():

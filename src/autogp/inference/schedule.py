@@ -17,10 +17,10 @@ WARM_UP, WARM_UP_SHARE = 30, 0.25
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of epochs in which the hyper-parameters follow one objective."""
+    """A stretch of steps in which the hyper-parameters follow one objective."""
 
     objective: str
-    epochs: int
+    steps: int
     hold: bool = False  # q(u) stays as it is; otherwise q follows the evidence lower bound
 
 
@@ -36,8 +36,8 @@ class Settings:
 
     With `held_share=0` every objective is followed in the same step as the bound.
 
-    >>> phases(Settings(objective="loo", max_epochs=20))
-    [Phase(objective='elbo', epochs=5, hold=False), Phase(objective='loo', epochs=15, hold=True)]
+    >>> phases(Settings(objective="loo", max_epochs=2), steps_per_epoch=10)
+    [Phase(objective='elbo', steps=5, hold=False), Phase(objective='loo', steps=15, hold=True)]
     """
 
     objective: str = "elbo"
@@ -117,22 +117,23 @@ class Settings:
         return start ** (1 - progress) * end**progress
 
 
-def phases(settings: Settings, steps_per_epoch: int = 1) -> list[Phase]:
+def phases(settings: Settings, steps_per_epoch: int) -> list[Phase]:
     """The phases of a run, which always ends with the objective that was asked for."""
     fewest = FEWEST_WHOLE_STEPS if steps_per_epoch == 1 else FEWEST_STEPS
     epochs = settings.max_epochs or max(FEWEST_EPOCHS, math.ceil(fewest / steps_per_epoch))
+    steps = epochs * steps_per_epoch
     objective, share = settings.objective, settings.held_share
     if share is None:
         share = HELD_SHARE if objective == "loo" else 0.0
     if objective == "elbo" or not share:
-        return [Phase(objective, epochs)]
-    if epochs == 1:
-        raise ValueError(f"max_epochs must be at least 2 for objective={objective!r}, which has two phases")
+        return [Phase(objective, steps)]
+    if steps == 1:
+        raise ValueError(f"objective={objective!r} has two phases, and max_epochs=1 is one step: let it be at least 2")
     if settings.loo_cycle is None:
-        last = min(epochs - 1, max(1, round(epochs * share)))
-        return [Phase("elbo", epochs - last), Phase(objective, last, hold=True)]
-    cycle = min(settings.loo_cycle, epochs // 2)
-    turns = epochs // (2 * cycle)
+        last = min(steps - 1, max(1, round(steps * share)))
+        return [Phase("elbo", steps - last), Phase(objective, last, hold=True)]
+    cycle = min(settings.loo_cycle * steps_per_epoch, steps // 2)
+    turns = steps // (2 * cycle)
     found = [phase for _ in range(turns) for phase in (Phase("elbo", cycle), Phase(objective, cycle, hold=True))]
-    found[0] = Phase("elbo", epochs - (2 * turns - 1) * cycle)  # the start takes what the turns leave over
+    found[0] = Phase("elbo", steps - (2 * turns - 1) * cycle)  # the start takes what the turns leave over
     return found

@@ -103,7 +103,7 @@ class _Run:
         self.feed, self.validation = feed, validation
         self.generator = torch.Generator(feed.device)
         self.phases = phases(settings, self.batches.steps_per_epoch)
-        self.total_steps = sum(phase.epochs for phase in self.phases) * self.batches.steps_per_epoch
+        self.total_steps = sum(phase.steps for phase in self.phases)
         self.failure: Exception | None = None  # of the last step that was skipped
         if settings.objective == "loo":
             self._check_loo(source)
@@ -170,15 +170,14 @@ class _Run:
 
     def _phase(self) -> tuple[Phase, float]:
         """The phase that the next step belongs to, and how much of it has passed."""
-        state = self.state
-        epochs = state.step / self.batches.steps_per_epoch
+        passed: float = self.state.step
         if self.settings.time_budget is not None:
-            epochs = max(epochs, state.seconds / self.settings.time_budget * sum(phase.epochs for phase in self.phases))
+            passed = max(passed, self.state.seconds / self.settings.time_budget * self.total_steps)
         for phase in self.phases[:-1]:
-            if epochs < phase.epochs:
-                return phase, epochs / phase.epochs
-            epochs -= phase.epochs
-        return self.phases[-1], min(epochs / self.phases[-1].epochs, 1.0)
+            if passed < phase.steps:
+                return phase, passed / phase.steps
+            passed -= phase.steps
+        return self.phases[-1], min(passed / self.phases[-1].steps, 1.0)
 
     def _update(self, step: int, x: Tensor, y: Tensor, phase: Phase, progress: float) -> None:
         """One step of the optimiser; one that would not be finite changes nothing but the count of such steps."""
