@@ -13,6 +13,7 @@ from sklearn.model_selection import train_test_split
 from autogp.data import ArraySource, InputScaler, summarise
 from autogp.datasets import Dataset, load_cifar10, load_mnist, load_uci
 from autogp.experiments import digits
+from autogp.experiments.run import SUMMARY_ROWS
 from autogp.inference import start_inducing_inputs, start_kernel
 from autogp.kernels import RBF
 
@@ -44,7 +45,7 @@ def write_problem(name: str, num_inducing: int, folder: Path) -> Path:
     data = load(name)
     started = time.perf_counter()
     source = ArraySource(data.x_train, data.y_train)
-    summary = summarise(source)
+    summary = summarise(source, max_rows=SUMMARY_ROWS)
     image = name in IMAGES
     scaler = InputScaler.from_summary(summary, "global" if image else "standard")
     dtype = torch.float32 if image else torch.float64
