@@ -51,10 +51,39 @@ def test_the_driver_runs_a_part_and_writes_json_table_and_figure(tmp_path: Path)
 def test_every_part_runs(tmp_path: Path) -> None:
     parts = drive(tmp_path)["parts"]
     assert list(parts) == ["step", "quality", "equal-time", "growth", "limit", "cold"]
-    curve = parts["quality"]["curves"]["autogp, 4 epochs"]
+    curve = parts["quality"]["curves"]["autogp, 3 epochs"]
     assert curve[-1]["nlp"] < 1.0
     assert "failure" not in parts["equal-time"]["sets"]["diabetes"]["curves"]["autogp, defaults"][0]
     assert len(parts["growth"]["files"]["curves"]["autogp, natural + Adam"]) == 2
+
+
+RATES = """
+import json
+from peer_gpflow import Model
+from problems import minibatches, random_problem
+
+problem = random_problem(rows=50, inputs=3, inducing=5, classes=2, separate=False)
+recipe = {"precision": "float32", "samples": 10, "optimiser": "natural", "learning_rate": 0.01, "natural_rate": 0.1}
+model = Model(problem, recipe)
+batch = model.to_batch(problem["x_train"], problem["y_train"])
+before, rates = model.model.q_mu.numpy(), []
+for _ in range(7):
+    model.step(batch)
+    rates.append(float(model.gamma.numpy()))
+print(json.dumps({"rates": rates, "moved": float(abs(model.model.q_mu.numpy() - before).max())}))
+"""
+
+
+def test_natural_steps_of_gpflow_grow_to_their_full_size_over_the_first_five(module) -> None:
+    contenders = module("benchmarks.contenders")
+    if not contenders.at_hand("GPflow"):
+        pytest.skip("GPflow is not installed: `make peers` does it, AUTOGP_PEERS says where")
+    python = contenders.LIBRARIES["GPflow"][0]
+    path = {"PYTHONPATH": str(ROOT / "benchmarks"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run([python, "-c", RATES], env=path, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["rates"] == pytest.approx([*np.geomspace(1e-4, 0.1, 5), 0.1, 0.1])
+    assert found["moved"] > 0.01
 
 
 STEP = {
@@ -71,11 +100,11 @@ PARTS = {
         "set": "mnist", "note": "", "inducing": 200, "seconds": 60, "start_seconds": 2.0, "levels": [0.2, 0.1],
         "failed": {"GPyTorch, Adam": "no"},
         "curves": {
-            "autogp, 4 epochs": [{"seconds": 5.0, "steps": 50, "first_step": 2.5, "nlp": 0.09, "error": 0.02}],
+            "autogp, 3 epochs": [{"seconds": 5.0, "steps": 50, "first_step": 2.5, "nlp": 0.09, "error": 0.02}],
             "GPflow, Adam": [{"seconds": 50.0, "steps": 90, "nlp": 0.18, "error": 0.04}],
             "GPyTorch, Adam": [],
         },
-        "reached": {"autogp, 4 epochs": [5.0, 5.0], "GPflow, Adam": [50.0, None], "GPyTorch, Adam": [None, None]},
+        "reached": {"autogp, 3 epochs": [5.0, 5.0], "GPflow, Adam": [50.0, None], "GPyTorch, Adam": [None, None]},
     },
     "equal-time": {
         "settings": {"autogp, defaults": None, "GPflow, Adam": None, "scikit-learn, exact": None},
