@@ -160,7 +160,7 @@ class Server:
         """A step and a prediction of a tiny model: what a library imports when it is first used is on no clock."""
         tiny = {name: value[:WARM_ROWS] if isinstance(value, np.ndarray) else value for name, value in data.items()}
         tiny["z"], tiny["num_data"] = data["z"][..., :4, :], WARM_ROWS
-        scores(self.fit(tiny, recipe, lambda _: True), tiny)
+        scores(self.fit(tiny, recipe | {"batch": WARM_ROWS // 2}, lambda _: True), tiny)
 
     def fit(self, data: dict[str, Any], recipe: dict[str, Any], turns: AfterStep) -> Any:
         model = self.new_model(data, recipe)

@@ -51,6 +51,7 @@ def test_the_driver_runs_a_part_and_writes_json_table_and_figure(tmp_path: Path)
 def test_every_part_runs(tmp_path: Path) -> None:
     parts = drive(tmp_path)["parts"]
     assert list(parts) == ["step", "quality", "equal-time", "growth", "limit", "cold"]
+    assert not parts["quality"]["failed"]
     curve = parts["quality"]["curves"]["autogp, 3 epochs"]
     assert curve[-1]["nlp"] < 1.0
     assert "failure" not in parts["equal-time"]["sets"]["diabetes"]["curves"]["autogp, defaults"][0]
