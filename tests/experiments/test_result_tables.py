@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autogp.experiments import make_tables
+from autogp.experiments.figures import _mean_curve
 from autogp.experiments.record import plain, read_json, read_records, write_json
 
 RECORD = {
@@ -119,6 +120,23 @@ def test_peers_lie_level_in_the_figure_and_samples_have_their_times(tmp_path: Pa
     assert "SVM" in (tmp_path / "mnist-by-inducing.svg").read_text()
     assert "| 100 | 0.1000 | 1 | 60 | 1 s | 0.100 s |" in text
     assert "CPU time of an update" in (tmp_path / "sarcos-by-epoch.svg").read_text()
+
+
+def test_a_curve_is_the_mean_over_the_seeds_and_says_where_some_are_missing(tmp_path: Path) -> None:
+    for samples, seeds in ((10, (0, 1)), (100, (0,))):
+        for seed in seeds:
+            curve = [{"epoch": 1, "smse": 0.5}, {"epoch": 2, "smse": 0.1 + 0.2 * seed}]
+            own = {"preset": "sampled", "samples": samples, "experiment": "sarcos", "metrics": ["smse"], "curve": curve}
+            write(tmp_path, f"s{samples}-{seed}", **own, seed=seed, seconds={"training": 1.0, "update": 0.1})
+    records = read_records(tmp_path)
+    assert _mean_curve([record for record in records if record["samples"] == 10], "epoch", "smse") == (
+        [1, 2],
+        pytest.approx([0.5, 0.2]),
+    )
+    make_tables(tmp_path)
+    figure = (tmp_path / "sarcos-by-epoch.svg").read_text()
+    assert figure.count("<!-- 10 samples -->") == 1
+    assert figure.count("<!-- 100 samples (1 of 2 seeds) -->") == 1
 
 
 def test_published_values_are_marked_once_for_each_kernel(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
             own = sorted({record["inducing"] for record in group})
             means = [np.mean([r["scores"][metric] for r in group if r["inducing"] == size]) for size in own]
             ours = preset == "ours"
-            style = {"color": COLOURS[objective], "marker": MARKERS.get(kernel, "o")}
+            style = {"color": COLOURS[objective]}
+            style |= {"marker": MARKERS.get(kernel, "o") if preset in ("ours", "paper") else "^"}
             style |= {"linestyle": "-" if kernel == "rbf" else ":"} if ours else {"linestyle": "--"}
             style |= {"mfc": style["color"] if ours else "white"}
             words = (data, KERNELS.get(kernel, kernel) if "kernel" in several else "", objective)
@@ -87,10 +88,14 @@ def figure_by_epoch(records: list[Record], path: Path) -> Path | None:
     figure, axes = _canvas(len(sets) + bool(counts))
     for axis, name in zip(axes, sets, strict=False):
         own = [record for record in curves if record["data"]["set"] == name]
+        seeds = len({record["seed"] for record in own})
+        lines: dict[str, list[Record]] = defaultdict(list)
         for record in sorted(own, key=lambda record: (record["preset"] == "independent", record["samples"] or 0)):
-            epochs = [point["epoch"] for point in record["curve"]]
-            style = _style(record, counts)
-            axis.plot(epochs, [point[metric] for point in record["curve"]], label=_words(record), **style)
+            lines[_words(record)].append(record)
+        for words, group in lines.items():
+            epochs, means = _mean_curve(group, "epoch", metric)
+            label = words if len(group) == seeds else f"{words} ({len(group)} of {seeds} seeds)"
+            axis.plot(epochs, means, label=label, **_style(group[0], counts))
         axis.set(title=name, xlabel="epoch", ylabel=TITLES[metric], yscale="log")
         _plain_ticks(axis.yaxis)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -118,14 +123,15 @@ def figure_of_estimators(records: list[Record], path: Path) -> Path | None:
     counts = sorted({record["samples"] for record in own})
     figure, axes = _canvas(3)
     for number, name in enumerate(dict.fromkeys(record["preset"] for record in own)):
-        group = sorted((r for r in own if r["preset"] == name), key=lambda record: record["samples"])
+        group = [record for record in own if record["preset"] == name]
+        samples = sorted({record["samples"] for record in group})
         style = {"color": ("#1b9e77", "#d95f02", "#7570b3")[number % 3], "marker": "os^"[number % 3], "label": name}
-        samples = [record["samples"] for record in group]
-        axes[0].plot(samples, [record["scores"]["noise"] for record in group], **style)
-        axes[2].plot(samples, [record["scores"]["smse"] for record in group], **style)
-        curve = group[0]["curve"]
-        style["marker"] = ""
-        axes[1].plot([point["step"] for point in curve], [point["smse"] for point in curve], **style)
+        for axis, metric in ((axes[0], "noise"), (axes[2], "smse")):
+            axis.plot(
+                samples, [np.mean([r["scores"][metric] for r in group if r["samples"] == n]) for n in samples], **style
+            )
+        fewest = [record for record in group if record["samples"] == samples[0]]
+        axes[1].plot(*_mean_curve(fewest, "step", "smse"), **style | {"marker": ""})
     few = counts[0]
     axes[0].set(
         title="noise of the gradient", xlabel="samples", ylabel="variance / length²", xscale="log", yscale="log"
@@ -139,6 +145,15 @@ def figure_of_estimators(records: list[Record], path: Path) -> Path | None:
     _plain_ticks(axes[1].yaxis)
     axes[1].legend(fontsize=8, frameon=False)
     return _save(figure, path.with_name(f"{path.name}.svg"))
+
+
+def _mean_curve(records: list[Record], over: str, metric: str) -> tuple[list[float], list[float]]:
+    """The mean over the runs wherever one has been scored: two columns."""
+    found: dict[float, list[float]] = defaultdict(list)
+    for point in (point for record in records for point in record["curve"]):
+        found[point[over]].append(point[metric])
+    places = sorted(found)
+    return places, [float(np.mean(found[place])) for place in places]
 
 
 WORDS = {"ours": "closed form", "sampled": "", "independent": "independent outputs", "svm": "SVM"}
