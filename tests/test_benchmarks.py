@@ -154,7 +154,7 @@ def test_tables_and_figures_come_from_the_json_alone(module, tmp_path: Path) -> 
     for expected in (
         "| 200 | shared | 10 | 20.0 | 40.0 | failed | – | 0.50 (GPflow, Adam) |",
         "Failed: GPyTorch, Adam: no.",
-        "| autogp, 4 epochs | 2.5 | 5.0 | 5.0 | 0.0900 | 2.00 % | 50 | 5 |",
+        "| autogp, 3 epochs | 2.5 | 5.0 | 5.0 | 0.0900 | 2.00 % | 50 | 5 |",
         "| **our best / best peer** |  | 0.10 | no peer |",
         "| **the same, after the start** |  | 0.06 | no peer |",
         "| autogp, defaults | 0.7000 (0.5), 2.0 s | 0.6000 (0.4) |",
