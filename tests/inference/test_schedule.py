@@ -325,6 +325,23 @@ def test_the_epoch_in_which_phases_change_tells_of_the_second_alone(monkeypatch)
     assert history.rows[0]["value"] == pytest.approx(sum(values) / len(values))
 
 
+def test_a_run_broken_off_where_phases_change_within_an_epoch_ends_as_a_whole_one(tmp_path):
+    problem = Problem("logit")
+    settings = Settings(objective="loo", max_epochs=1, batch_size=10, checkpoint_seconds=1e-9)
+    whole = train(problem.model(), problem.source, settings)
+    border = phases(settings, whole.rows[0]["step"])[0].steps
+
+    def break_off(now):
+        if now.step == border + 1:  # the newest checkpoint is of the first phase's last step
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(problem.model(), problem.source, settings, folder=tmp_path, callbacks=[break_off])
+    resumed = train(problem.model(), problem.source, settings, folder=tmp_path, resume=True)
+    for name in ("value", "score", "step"):
+        assert resumed.rows[0][name] == whole.rows[0][name]
+
+
 def test_a_step_too_far_at_the_end_of_a_phase_is_taken_back():
     """The next phase cannot even begin there: its beginning fails like a step, and the run goes back."""
     problem = Problem("logit")

@@ -105,7 +105,9 @@ def figure_by_epoch(records: list[Record], path: Path) -> Path | None:
     axes[0].legend(fontsize=8, frameon=False)
     if counts:
         axis = axes[-1]
-        times = [np.mean([r["seconds"]["update"] for r in curves if r["samples"] == count]) for count in counts]
+        timed = [record for record in curves if record["preset"] != "paper"] or curves  # its steps are of another kind
+        counts = sorted({record["samples"] for record in timed if record["samples"]})
+        times = [np.mean([r["seconds"]["update"] for r in timed if r["samples"] == count]) for count in counts]
         axis.plot(counts, times, "o-", color=SHADES[1])
         axis.set(title="CPU time of an update", xlabel="samples", ylabel="seconds", xscale="log", yscale="log")
         axis.set_xticks(counts, [f"{count:,}" for count in counts])

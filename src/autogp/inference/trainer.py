@@ -134,12 +134,8 @@ class _Run:
         started = time.monotonic() - state.seconds
         saved = time.monotonic()
         stop = state.history.stopped
-        before = None
         for step, x, y in prefetch(self.batches, state.step, self.total_steps) if not stop else ():
             phase, progress = self._phase()
-            if before not in (phase, None):  # by the clock, within an epoch: two objectives have no mean
-                state.forget_epoch()
-            before = phase
             self._update(step, x, y, phase, progress)
             state.step = step + 1
             state.seconds = time.monotonic() - started
@@ -155,6 +151,8 @@ class _Run:
                     stop = stop or "callback"
             if stop == "callback" and not epoch_end:
                 self._end_epoch(phase, progress)  # else what the broken epoch has learnt would be lost
+            if self._phase()[0] is not phase:  # within an epoch: two objectives have no mean
+                state.forget_epoch()
             if state.step == self.total_steps:
                 stop = stop or "max_epochs"
             state.history.stopped = stop
