@@ -5,7 +5,6 @@ contenders, or with `estimator` a GPClassifier or GPRegressor with its defaults,
 """
 
 import time
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -71,8 +70,12 @@ class Model:
 class OwnServer(Server):
     def fit(self, data: dict[str, Any], recipe: dict[str, Any], turns: AfterStep) -> Model:
         found = Model(data, recipe)
-        settings = Settings(objective=recipe["objective"], max_epochs=recipe["epochs"], batch_size=recipe["batch"])
-        settings = replace(settings, held_learning_rate=recipe.get("held_learning_rate", settings.held_learning_rate))
+        settings = Settings(
+            objective=recipe["objective"],
+            max_epochs=recipe["epochs"],
+            batch_size=recipe["batch"],
+            kernel_rate=recipe["kernel_rate"],
+        )
         source = ArraySource(data["x_train"], data["y_train"])
         train(found.model, source, settings, callbacks=[lambda _: turns(lambda: scores(found, data))])
         return found

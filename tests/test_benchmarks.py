@@ -52,7 +52,7 @@ def test_every_part_runs(tmp_path: Path) -> None:
     parts = drive(tmp_path)["parts"]
     assert list(parts) == ["step", "quality", "equal-time", "growth", "limit", "cold"]
     assert not parts["quality"]["failed"]
-    curve = parts["quality"]["curves"]["autogp, 3 epochs"]
+    curve = parts["quality"]["curves"]["autogp, 2 epochs"]
     assert curve[-1]["nlp"] < 1.0
     assert "failure" not in parts["equal-time"]["sets"]["diabetes"]["curves"]["autogp, defaults"][0]
     assert len(parts["growth"]["files"]["curves"]["autogp, natural + Adam"]) == 2
@@ -101,11 +101,11 @@ PARTS = {
         "set": "mnist", "note": "", "inducing": 200, "seconds": 60, "start_seconds": 2.0, "levels": [0.2, 0.1],
         "failed": {"GPyTorch, Adam": "no"},
         "curves": {
-            "autogp, 3 epochs": [{"seconds": 5.0, "steps": 50, "first_step": 2.5, "nlp": 0.09, "error": 0.02}],
+            "autogp, 2 epochs": [{"seconds": 5.0, "steps": 50, "first_step": 2.5, "nlp": 0.09, "error": 0.02}],
             "GPflow, Adam": [{"seconds": 50.0, "steps": 90, "nlp": 0.18, "error": 0.04}],
             "GPyTorch, Adam": [],
         },
-        "reached": {"autogp, 3 epochs": [5.0, 5.0], "GPflow, Adam": [50.0, None], "GPyTorch, Adam": [None, None]},
+        "reached": {"autogp, 2 epochs": [5.0, 5.0], "GPflow, Adam": [50.0, None], "GPyTorch, Adam": [None, None]},
     },
     "equal-time": {
         "settings": {"autogp, defaults": None, "GPflow, Adam": None, "scikit-learn, exact": None},
@@ -154,7 +154,7 @@ def test_tables_and_figures_come_from_the_json_alone(module, tmp_path: Path) -> 
     for expected in (
         "| 200 | shared | 10 | 20.0 | 40.0 | failed | – | 0.50 (GPflow, Adam) |",
         "Failed: GPyTorch, Adam: no.",
-        "| autogp, 3 epochs | 2.5 | 5.0 | 5.0 | 0.0900 | 2.00 % | 50 | 5 |",
+        "| autogp, 2 epochs | 2.5 | 5.0 | 5.0 | 0.0900 | 2.00 % | 50 | 5 |",
         "| **our best / best peer** |  | 0.10 | no peer |",
         "| **the same, after the start** |  | 0.06 | no peer |",
         "| autogp, defaults | 0.7000 (0.5), 2.0 s | 0.6000 (0.4) |",

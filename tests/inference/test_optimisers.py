@@ -19,10 +19,10 @@ from autogp.inference.optimisers import Adam, RMSProp
 )
 def test_steps_are_those_of_pytorchs_classes(ours, theirs):
     start = [torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
-    results = []
+    shares, results = [1.0, 0.25], []
     for kind in (ours, theirs):
         parameters = [torch.nn.Parameter(part.clone()) for part in start]
-        optimiser = kind(parameters)
+        optimiser = kind(parameters, shares) if kind is ours else kind([{"params": [part]} for part in parameters])
         for step in range(6):
             optimiser.zero_grad()
             assert all(parameter.grad is None for parameter in parameters)
@@ -33,7 +33,8 @@ def test_steps_are_those_of_pytorchs_classes(ours, theirs):
             if kind is ours:
                 optimiser.step(rate)
             else:
-                optimiser.param_groups[0]["lr"] = rate
+                for group, share in zip(optimiser.param_groups, shares, strict=True):
+                    group["lr"] = share * rate
                 optimiser.step()
         results.append(parameters)
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)

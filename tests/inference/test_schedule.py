@@ -74,6 +74,7 @@ def test_one_step_is_too_few_for_two_phases():
         ({"max_epochs": 0}, "max_epochs must be positive or None, got 0"),
         ({"batch_size": -1}, "batch_size must be positive, got -1"),
         ({"learning_rate": math.nan}, "learning_rate must be positive, got nan"),
+        ({"kernel_rate": 0.0}, "kernel_rate must be positive, got 0.0"),
         ({"patience": 0}, "patience must be positive or None, got 0"),
         ({"time_budget": -1.0}, "time_budget must be positive or None"),
         ({"natural_rates": (0.1, 0.0)}, r"natural_rates must lie in \(0, 1\]"),

@@ -681,6 +681,21 @@ def test_frozen_parameters_stay_as_they_are():
     assert moved == {"posterior.precision", "posterior.shift"}
 
 
+@pytest.mark.parametrize("hold", [False, True])
+def test_the_kernel_takes_its_share_of_the_learning_rate_and_nothing_else_does(hold):
+    problem = Problem("student-t")
+    model = problem.model(posterior=MixturePosterior(1, len(problem.z)))
+    before = state_of(model)
+    optimiser = RunState(model, replace(QUICK, kernel_rate=0.25)).optimisers[hold]
+    for parameter in optimiser.parameters:
+        parameter.grad = torch.full_like(parameter, -3.0)
+    optimiser.step(0.1)  # Adam's first step is the rate itself
+    for name, parameter in model.named_parameters():
+        rate = {"kernel": 0.025, "posterior": 0.0 if hold else 0.1}.get(name.split(".")[0], 0.1)
+        move = parameter.detach() - before[name]
+        torch.testing.assert_close(move, torch.full_like(move, rate), msg=name)
+
+
 def test_training_leaves_the_users_arrays_and_scalers_alone():
     problem = Problem("softmax")
     x, y = problem.source.x.copy(), problem.source.y.copy()

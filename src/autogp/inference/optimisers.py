@@ -1,6 +1,6 @@
 """Adam and RMSProp by PyTorch's own functions: its classes would load a compiler first, which takes two seconds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +11,16 @@ __all__ = ["Adam", "Optimiser", "RMSProp"]
 
 
 class Optimiser:
-    """What is remembered of each parameter's gradients, `state`, and the step that follows from them."""
+    """What is remembered of each parameter's gradients, `state`, and the step that follows from them.
+
+    `shares` of the learning rate are one for each parameter; without them all take the whole.
+    """
 
     averages: tuple[str, ...]  # of gradients, by their names
 
-    def __init__(self, parameters: Iterable[nn.Parameter]):
+    def __init__(self, parameters: Iterable[nn.Parameter], shares: Sequence[float] | None = None):
         self.parameters = list(parameters)
+        self.shares = shares or [1.0] * len(self.parameters)
         self.state: dict[int, dict[str, Tensor]] = {}  # by the number of the parameter; none before its first gradient
 
     @property
@@ -36,13 +40,15 @@ class Optimiser:
             if number not in self.state:
                 steps = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 self.state[number] = {"step": steps} | {name: torch.zeros_like(parameter) for name in self.averages}
-        states = [self.state[number] for number, _ in moved]
-        self._move(
-            [parameter for _, parameter in moved],
-            [parameter.grad for _, parameter in moved if parameter.grad is not None],
-            {name: [state[name] for state in states] for name in ("step", *self.averages)},
-            learning_rate,
-        )
+        for share in dict.fromkeys(self.shares):
+            alike = [(number, parameter) for number, parameter in moved if self.shares[number] == share]
+            states = [self.state[number] for number, _ in alike]
+            self._move(
+                [parameter for _, parameter in alike],
+                [parameter.grad for _, parameter in alike if parameter.grad is not None],
+                {name: [state[name] for state in states] for name in ("step", *self.averages)},
+                share * learning_rate,
+            )
 
     def _move(
         self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: float

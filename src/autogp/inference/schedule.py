@@ -46,6 +46,7 @@ class Settings:
     samples: int = 10  # Monte Carlo samples per row, where a likelihood needs them
     optimiser: str = "natural"  # or "rmsprop": ordinary gradients on everything
     learning_rate: float = 0.05  # of kernel, inducing inputs and likelihood
+    kernel_rate: float = 1.0  # what the kernel takes of it, and of `held_learning_rate`
     natural_rates: tuple[float, float] = (0.1, 0.01)  # of the natural gradients: at the start, at the end
     held_share: float | None = None  # of the epochs; without it 0.75 for "loo", none for the others
     loo_cycle: int | None = None  # epochs of each phase, alternating; without it two phases
@@ -73,7 +74,14 @@ class Settings:
                 object.__setattr__(self, name, int(value) if isinstance(value, Integral) else float(value))
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must lie between 0 and 2^31 - 1, got {self.seed!r}")
-        for name in ("batch_size", "samples", "learning_rate", "held_learning_rate", "checkpoint_seconds"):
+        for name in (
+            "batch_size",
+            "samples",
+            "learning_rate",
+            "kernel_rate",
+            "held_learning_rate",
+            "checkpoint_seconds",
+        ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
         for name in ("max_epochs", "patience", "time_budget", "loo_cycle"):

@@ -73,11 +73,13 @@ class RunState:
             )
         self.model = model
         self.free_posterior = model.posterior  # what learns; a phase may put a held one in its place
-        others = [*model.kernel.parameters(), *model.likelihood.parameters(), model.inducing_inputs]
+        kernel, posterior = list(model.kernel.parameters()), list(model.posterior.parameters())
+        others = [*kernel, *model.likelihood.parameters(), model.inducing_inputs]
+        shares = [settings.kernel_rate if number < len(kernel) else 1.0 for number in range(len(others))]
         kind = RMSProp if settings.optimiser == "rmsprop" else Adam
         self.optimisers: dict[bool, Optimiser] = {  # by whether q(u) is held
-            False: kind([*others, *model.posterior.parameters()]),
-            True: kind(others),
+            False: kind([*others, *posterior], [*shares, *(1.0 for _ in posterior)]),
+            True: kind(others, shares),
         }
         self.step = 0
         self.seconds = 0.0
