@@ -10,8 +10,8 @@ from benchmarks.data import write_problem
 from benchmarks.run import Run
 
 FAST = {"learning_rate": 0.05}  # five times what the peers' documentation uses
-# The kernel has a lengthscale for each of 784 pixels and is shared by ten classes: with the whole learning rate the noise
-# of the batches moves it more than what it has to learn.
+# The kernel has a lengthscale for each of 784 pixels, shared by ten classes: at the whole learning rate the noise of
+# the batches moves it more than what it has to learn.
 OWN = COMMON | {"kernel_rate": 0.03}
 LOO = OWN | {"objective": "loo"}
 CONTENDERS = {
