@@ -30,7 +30,6 @@ CONTENDERS = {
 QUICK = (
     "autogp, 1 epoch",
     "autogp, 2 epochs",
-    "autogp, 5 epochs",
     "GPflow, Adam 0.05",
     "GPflow, natural + Adam 0.05",
     "GPyTorch, Adam 0.05",
