@@ -59,8 +59,7 @@ class Model:
             self._compile(recipe, z.shape[-1])
 
     def _compile(self, recipe, inputs):
-        model, adam = self.model, tf_keras.optimizers.Adam(recipe["learning_rate"])
-        natural = None
+        model, natural = self.model, None
         if recipe["optimiser"] == "natural":
             self.gamma = tf.Variable(recipe["natural_rate"], trainable=False, dtype=self.dtype)
             if self.classes:
@@ -68,7 +67,14 @@ class Model:
             natural = gpflow.optimizers.NaturalGradient(self.gamma)
             gpflow.set_trainable(model.q_mu, False)
             gpflow.set_trainable(model.q_sqrt, False)
-        adam.build(model.trainable_variables)
+        parts, shares = [list(model.trainable_variables)], [1.0]
+        if "kernel_rate" in recipe:  # an Adam of its own
+            kernel = list(model.kernel.trainable_variables)
+            rest = [one for one in model.trainable_variables if not any(one is other for other in kernel)]
+            parts, shares = [rest, kernel], [1.0, recipe["kernel_rate"]]
+        adams = [tf_keras.optimizers.Adam(share * recipe["learning_rate"]) for share in shares]
+        for adam, variables in zip(adams, parts, strict=True):
+            adam.build(variables)
         targets = tf.TensorSpec([None, 1], tf.int32 if self.classes else self.dtype)
 
         @tf.function(input_signature=[tf.TensorSpec([None, inputs], self.dtype), targets])
@@ -76,7 +82,11 @@ class Model:
             def loss():
                 return model.training_loss((x, y))
 
-            adam.minimize(loss, model.trainable_variables)
+            with tf.GradientTape() as tape:
+                value = loss()
+            found = tape.gradient(value, parts)
+            for adam, gradients, variables in zip(adams, found, parts, strict=True):
+                adam.apply_gradients(zip(gradients, variables, strict=True))
             if natural:
                 natural.minimize(loss, [(model.q_mu, model.q_sqrt)])
 

@@ -50,8 +50,11 @@ class Model:
             self.likelihood = likelihoods.GaussianLikelihood()
             self.likelihood.noise = problem["noise"]
         self.bound = gpytorch.mlls.VariationalELBO(self.likelihood, self.process, problem["num_data"])
-        rest = [*(self.process.hyperparameters() if natural else self.process.parameters())]
-        self.optimisers = [torch.optim.Adam([*rest, *self.likelihood.parameters()], lr=recipe["learning_rate"])]
+        rate, kernel = recipe["learning_rate"], list(self.process.covar_module.parameters())
+        moved = self.process.hyperparameters() if natural else self.process.parameters()
+        rest = [one for one in [*moved, *self.likelihood.parameters()] if not any(one is other for other in kernel)]
+        groups = [{"params": rest}, {"params": kernel, "lr": recipe.get("kernel_rate", 1.0) * rate}]
+        self.optimisers = [torch.optim.Adam(groups, lr=rate)]
         if natural:
             own = self.process.variational_parameters()
             self.optimisers.append(gpytorch.optim.NGD(own, problem["num_data"], lr=recipe["natural_rate"]))

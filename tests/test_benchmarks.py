@@ -75,14 +75,54 @@ print(json.dumps({"rates": rates, "moved": float(abs(model.model.q_mu.numpy() - 
 """
 
 
-def test_natural_steps_of_gpflow_grow_to_their_full_size_over_the_first_five(module) -> None:
+SHARES = """
+import json
+import numpy as np
+from peer_{library} import Model
+from problems import random_problem
+
+problem = random_problem(rows=50, inputs=3, inducing=5, classes=2, separate=False)
+moved = []
+for share in ({{}}, {{"kernel_rate": 0.1}}):
+    rates = {{"learning_rate": 0.01, "natural_rate": 0.1}}
+    model = Model(problem, {{"precision": "float64", "samples": 10, "optimiser": "natural"}} | rates | share)
+    parameters = lambda: [np.array({kernel}), np.array({inputs})]
+    before = parameters()
+    for _ in range(4):
+        model.step(model.to_batch(problem["x_train"], problem["y_train"]))
+    moved.append([float(abs(new - old).max()) for new, old in zip(parameters(), before)])
+print(json.dumps(moved))
+"""
+PLACES = {
+    "GPflow": ("model.model.kernel.lengthscales.unconstrained_variable", "model.model.inducing_variable.Z"),
+    "GPyTorch": (
+        "model.process.covar_module.base_kernel.raw_lengthscale.detach()",
+        "model.process.variational_strategy.base_variational_strategy.inducing_points.detach()",
+    ),
+}
+
+
+def ask_peer(module, library: str, code: str) -> dict | list:
     contenders = module("benchmarks.contenders")
-    if not contenders.at_hand("GPflow"):
-        pytest.skip("GPflow is not installed: `make peers` does it, AUTOGP_PEERS says where")
-    python = contenders.LIBRARIES["GPflow"][0]
+    if not contenders.at_hand(library):
+        pytest.skip(f"{library} is not installed: `make peers` does it, AUTOGP_PEERS says where")
     path = {"PYTHONPATH": str(ROOT / "benchmarks"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run([python, "-c", RATES], env=path, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+    command = [contenders.LIBRARIES[library][0], "-c", code]
+    return json.loads(subprocess.run(command, env=path, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.parametrize("library", PLACES)
+def test_a_slow_kernel_is_slow_with_the_peers_too(module, library) -> None:
+    kernel, inputs = PLACES[library]
+    code = SHARES.format(library=library.lower(), kernel=kernel, inputs=inputs)
+    (kernel_alike, inputs_alike), (kernel_slow, inputs_slow) = ask_peer(module, library, code)
+    assert kernel_slow == pytest.approx(0.1 * kernel_alike, rel=0.2)
+    assert inputs_slow == pytest.approx(inputs_alike, rel=0.2)
+    assert inputs_alike > 0.01
+
+
+def test_natural_steps_of_gpflow_grow_to_their_full_size_over_the_first_five(module) -> None:
+    found = ask_peer(module, "GPflow", RATES)
     assert found["rates"] == pytest.approx([*np.geomspace(1e-4, 0.1, 5), 0.1, 0.1])
     assert found["moved"] > 0.01
 
