@@ -10,8 +10,7 @@ from benchmarks.data import write_problem
 from benchmarks.run import Run
 
 FAST = {"learning_rate": 0.05}  # five times what the peers' documentation uses
-# The kernel has a lengthscale for each of 784 pixels, shared by ten classes: at the whole learning rate the noise of
-# the batches moves it more than what it has to learn.
+# A lengthscale for each of 784 pixels, shared by ten classes, is better learnt slowly (docs/training.md).
 SLOW = {"kernel_rate": 0.03}
 OWN = COMMON | SLOW
 LOO = OWN | {"objective": "loo"}

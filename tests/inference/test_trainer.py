@@ -669,13 +669,14 @@ def test_the_seed_decides_every_bit(objective):
     assert not same(states[0], states[2])
 
 
-def test_frozen_parameters_stay_as_they_are():
+@pytest.mark.parametrize("kernel_rate", [1.0, 0.5])
+def test_frozen_parameters_stay_as_they_are(kernel_rate):
     problem = Problem("softmax")
     model = problem.model()
     model.inducing_inputs.requires_grad_(False)
     model.kernel.requires_grad_(False)
     before = state_of(model)
-    train(model, problem.source, QUICK)
+    train(model, problem.source, replace(QUICK, kernel_rate=kernel_rate))
     after = state_of(model)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == {"posterior.precision", "posterior.shift"}

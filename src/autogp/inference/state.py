@@ -75,10 +75,10 @@ class RunState:
         self.free_posterior = model.posterior  # what learns; a phase may put a held one in its place
         kernel, posterior = list(model.kernel.parameters()), list(model.posterior.parameters())
         others = [*kernel, *model.likelihood.parameters(), model.inducing_inputs]
-        shares = [settings.kernel_rate if number < len(kernel) else 1.0 for number in range(len(others))]
+        shares = [settings.kernel_rate] * len(kernel) + [1.0] * (len(others) - len(kernel))
         kind = RMSProp if settings.optimiser == "rmsprop" else Adam
         self.optimisers: dict[bool, Optimiser] = {  # by whether q(u) is held
-            False: kind([*others, *posterior], [*shares, *(1.0 for _ in posterior)]),
+            False: kind([*others, *posterior], shares + [1.0] * len(posterior)),
             True: kind(others, shares),
         }
         self.step = 0
