@@ -1,13 +1,14 @@
-"""GPflow's sparse variational GP on splits that `benchmarks.uci` has written as SETS/SPLIT.npz; called by it.
+"""GPflow's sparse GPs on splits that `benchmarks.uci` has written as SETS/SPLIT.npz; called by it.
 
     python peer_gpflow_uci.py ARRAYS RESULTS.json --explore                every recipe, at growing lengths
     python peer_gpflow_uci.py ARRAYS RESULTS.json --chosen EXPLORED.json   the best of them for each set
 
-GPflow's own recipes: a whitened SVGP, an RBF kernel with a lengthscale for each input that starts at sqrt(D), inducing
-inputs from k-means, inputs and targets standardised, float64, compiled steps. `natgrad` follows the notebook on natural
-gradients (gamma 0.1 for q, Adam for the rest), `adam` that on big data (Adam for everything). For each set the recipe
-and its number of steps are those with the best log-likelihood on held-out training rows. Runs that are in the results
-already are not repeated. Needs a Python that has GPflow.
+GPflow's own recipes: a kernel with a lengthscale for each input that starts at sqrt(D), inducing inputs from k-means,
+inputs and targets standardised, float64, compiled steps. `natgrad` is a whitened SVGP that follows the notebook on
+natural gradients (gamma 0.1 for q, Adam for the rest), `adam` one that follows that on big data (Adam for everything),
+`sgpr` is SGPR, where noise is Gaussian, with SciPy's L-BFGS on all rows. The kernel is RBF where the recipe names none.
+For each set the recipe and its number of steps are those with the best log-likelihood on held-out training rows. What
+is in the results already is not repeated. Needs a Python that has GPflow.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import gc
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -28,11 +30,15 @@ from scipy.cluster.vq import kmeans2
 
 NUM_INDUCING = 200
 GAMMA = 0.1
-CHECKPOINTS = (125, 250, 500, 750, 1000, 1500, 2000, 3000, 4000, 6000, 8000)
+CHECKPOINTS = (100, 125, 250, 300, 500, 600, 750, 1000, 1500, 2000, 3000, 4000, 6000, 8000)
 FEW_ROWS = 2000  # more are taken in batches, and get more steps
-RECIPES = {  # optimiser, rows in a batch, Adam's learning rate; and the most steps that are tried
-    "few": {("natgrad", 1000, 0.01): 2000, ("natgrad", 1000, 0.03): 2000, ("adam", 250, 0.01): 4000},
-    "many": {("natgrad", 500, 0.01): 3000, ("natgrad", 500, 0.03): 3000, ("adam", 250, 0.01): 6000},
+# Optimiser, rows in a batch, Adam's learning rate, kernel; and the most steps that are tried.
+RECIPES = {
+    "few": {"natgrad 1000 0.01": 2000, "natgrad 1000 0.03": 2000, "adam 250 0.01": 4000},
+    "many": {"natgrad 500 0.01": 3000, "natgrad 500 0.03": 3000, "adam 250 0.01": 6000},
+    "gaussian": {"sgpr": 300, "sgpr Matern52": 300},
+    "poisson": {"natgrad 1000 0.01 Matern52": 2000},
+    "bernoulli": {"natgrad 1000 0.01 Matern52": 2000},
 }
 SETTINGS = {
     "num_inducing": NUM_INDUCING,
@@ -58,10 +64,13 @@ class Standardised:
         self.y = ((y - self.y_mean) / self.y_std)[:, None]
 
 
-def build(rows: Standardised, rng: np.random.Generator) -> gpflow.models.SVGP:
+def build(rows: Standardised, optimiser: str, kernel: str, rng: np.random.Generator) -> gpflow.models.BayesianModel:
     num_rows, num_inputs = rows.x.shape
     sample = rows.x[rng.permutation(num_rows)[:10_000]]
     inducing = kmeans2(sample, min(NUM_INDUCING, num_rows), minit="points", seed=rng)[0]
+    covariance = getattr(gpflow.kernels, kernel)(lengthscales=np.full(num_inputs, num_inputs**0.5))
+    if optimiser == "sgpr":
+        return gpflow.models.SGPR((rows.x, rows.y), covariance, inducing, noise_variance=0.1)
     likelihood = {
         "gaussian": lambda: gpflow.likelihoods.Gaussian(0.1),
         "poisson": gpflow.likelihoods.Poisson,
@@ -69,21 +78,26 @@ def build(rows: Standardised, rng: np.random.Generator) -> gpflow.models.SVGP:
     }[rows.likelihood]()
     # Counts have no mean to subtract: a constant takes its place, and is learnt.
     mean = gpflow.functions.Constant(np.log(rows.y.mean())) if rows.likelihood == "poisson" else None
-    return gpflow.models.SVGP(
-        gpflow.kernels.SquaredExponential(lengthscales=np.full(num_inputs, num_inputs**0.5)),
-        likelihood,
-        inducing,
-        mean_function=mean,
-        num_data=num_rows,
-    )
+    return gpflow.models.SVGP(covariance, likelihood, inducing, mean_function=mean, num_data=num_rows)
 
 
-def train(model: gpflow.models.SVGP, rows: Standardised, recipe: tuple, rng: np.random.Generator):
-    """Yields after each step."""
-    optimiser, batch, rate = recipe
+def train(model, rows: Standardised, recipe: str, steps: int, after: Callable, rng: np.random.Generator) -> None:
+    """Calls `after` with the number of steps taken."""
+    optimiser, *numbers = recipe.removesuffix(" Matern52").split()
+    if optimiser == "sgpr":
+
+        def moved(done, variables, values):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+            after(done + 1)
+
+        gpflow.optimizers.Scipy().minimize(
+            model.training_loss, model.trainable_variables, step_callback=moved, options={"maxiter": steps}
+        )
+        return
     x, y = tf.constant(rows.x), tf.constant(rows.y)
     num_rows = len(rows.x)
-    batch = min(batch, num_rows)
+    batch, rate = min(int(numbers[0]), num_rows), float(numbers[1])
     adam = tf_keras.optimizers.Adam(rate)
     natural = gpflow.optimizers.NaturalGradient(GAMMA)
     if optimiser == "natgrad":
@@ -100,14 +114,16 @@ def train(model: gpflow.models.SVGP, rows: Standardised, recipe: tuple, rng: np.
         if optimiser == "natgrad":
             natural.minimize(loss, [(model.q_mu, model.q_sqrt)])
 
-    while True:
-        order = rng.permutation(num_rows)
-        for first in range(0, num_rows - batch + 1, batch):
-            step(tf.constant(order[first : first + batch]))
-            yield
+    per_epoch = num_rows // batch
+    for done in range(steps):
+        if done % per_epoch == 0:
+            order = rng.permutation(num_rows)
+        first = done % per_epoch * batch
+        step(tf.constant(order[first : first + batch]))
+        after(done + 1)
 
 
-def scores(model: gpflow.models.SVGP, rows: Standardised) -> dict:
+def scores(model: gpflow.models.BayesianModel, rows: Standardised) -> dict:
     """Mean log-likelihood, root mean squared error and share of rows in the central 90 %, in the units of y."""
     x, y = rows.x_test, rows.y_test
     standardised = ((y - rows.y_mean) / rows.y_std)[:, None]
@@ -128,8 +144,8 @@ def scores(model: gpflow.models.SVGP, rows: Standardised) -> dict:
     return result | {"rmse": float(rmse), "coverage": float(np.mean((low <= y) & (y <= high)))}
 
 
-def run(path: Path, recipe: tuple, checkpoints: list[int]) -> dict:
-    """Scores by number of steps."""
+def run(path: Path, recipe: str, checkpoints: list[int]) -> dict:
+    """Scores by number of steps; L-BFGS may be done before the last of them."""
     tf_keras.backend.clear_session()  # or the graphs of all runs stay in memory
     gc.collect()
     seed = int(path.stem)
@@ -137,49 +153,49 @@ def run(path: Path, recipe: tuple, checkpoints: list[int]) -> dict:
     tf.random.set_seed(seed)
     started, scoring, found = time.process_time(), 0.0, {}
     rows = Standardised(path)
-    model = build(rows, rng)
-    steps = train(model, rows, recipe, rng)
-    for done in range(1, checkpoints[-1] + 1):
-        next(steps)
-        if done in checkpoints:
-            before = time.process_time()
-            found[done] = scores(model, rows)
-            took = time.process_time() - before
-            found[done]["seconds"] = before - started - scoring + took
-            scoring += took
+    kernel = "Matern52" if recipe.endswith("Matern52") else "SquaredExponential"
+    model = build(rows, recipe.split()[0], kernel, rng)
+
+    def score(done: int) -> None:
+        nonlocal scoring
+        before = time.process_time()
+        found[done] = scores(model, rows)
+        took = time.process_time() - before
+        found[done]["seconds"] = before - started - scoring + took
+        scoring += took
+
+    train(model, rows, recipe, checkpoints[-1], lambda done: score(done) if done in checkpoints else None, rng)
+    for missing in [each for each in checkpoints if each not in found]:
+        score(missing)
     return found
 
 
-def explore(path: Path) -> dict:
-    """Every recipe on one split. If the best one is still getting better at its end, it gets twice the steps."""
+def explore(path: Path, result: dict) -> None:
+    """Every recipe on one split that `result` lacks. One that is the best, and still getting better at its end, gets
+    twice the steps."""
     with np.load(path) as rows:
         size = "few" if len(rows["x_train"]) <= FEW_ROWS else "many"
-    result = {}
-    for recipe, most in RECIPES[size].items():
+        recipes = RECIPES[size] | RECIPES[str(rows["likelihood"])]
+    for recipe, most in recipes.items():
+        if recipe in result:
+            continue
         try:
             found = run(path, recipe, [steps for steps in CHECKPOINTS if steps <= most])
         except tf.errors.InvalidArgumentError as error:  # a matrix that could not be factorised
             print(path, recipe, str(error)[:200], flush=True)
             continue
-        result[" ".join(map(str, recipe))] = found
+        result[recipe] = found
         show(path, recipe, found)
     best, steps = choose(result)
     before, last = (each["log_likelihood"] for each in list(result[best].values())[-2:])
-    most = RECIPES[size][recipe_from(best)]
-    if steps == most and last > before + 0.01:
-        result[best] = run(path, recipe_from(best), [steps for steps in CHECKPOINTS if steps <= 2 * most])
+    if steps == recipes[best] == int(list(result[best])[-1]) and last > before + 0.01:
+        result[best] = run(path, best, [each for each in CHECKPOINTS if each <= 2 * steps])
         show(path, best, result[best])
-    return result
 
 
 def show(path: Path, recipe, found: dict) -> None:
     by_steps = {steps: round(each["log_likelihood"], 3) for steps, each in found.items()}
     print("/".join(path.parts[-3:-1]), recipe, by_steps, flush=True)
-
-
-def recipe_from(text: str) -> tuple:
-    optimiser, batch, rate = text.split()
-    return optimiser, int(batch), float(rate)
 
 
 def choose(explored: dict) -> tuple[str, int]:
@@ -210,15 +226,15 @@ def main() -> None:
     explored = json.loads(options.chosen.read_text())["runs"] if options.chosen else {}
     for path in sorted(options.arrays.glob("*/*/*.npz"), key=lambda path: path.stat().st_size):
         name, split = f"{path.parent.parent.name}/{path.parent.name}", path.stem
-        if split in results["runs"].get(name, {}):
-            continue
+        runs = results["runs"].setdefault(name, {})
         if options.explore:
-            result = explore(path)
+            explore(path, runs.setdefault(split, {}))
         else:
             recipe, steps = choose(explored[name]["0"])
-            result = {"recipe": recipe, "steps": steps, **run(path, recipe_from(recipe), [steps])[steps]}
-            print(name, split, result, flush=True)
-        results["runs"].setdefault(name, {})[split] = result
+            if split in runs and (runs[split]["recipe"], runs[split]["steps"]) == (recipe, steps):
+                continue
+            runs[split] = {"recipe": recipe, "steps": steps, **run(path, recipe, [steps])[steps]}
+            print(name, split, runs[split], flush=True)
         partial = options.results.with_suffix(".partial")
         partial.write_text(json.dumps(results, indent=1) + "\n")
         partial.replace(options.results)
