@@ -63,6 +63,16 @@ def test_the_seeds_of_uci_are_published_splits() -> None:
     assert {run.seed for run in EXPERIMENTS["uci"].runs("ours", seed=19)} == {19}
 
 
+def test_a_kernel_may_have_settings_of_its_own() -> None:
+    found = {
+        (run.kernel, settings.held_prior, settings.held_learning_rate)
+        for run in EXPERIMENTS["rectangles"].runs("ours")
+        if not run.is_peer
+        for settings in [run.settings(None)]
+    }
+    assert found == {("rbf", 0.1, 0.05), ("arccosine", 0.0, 0.01)}
+
+
 def test_a_preset_that_is_not_there_is_an_error() -> None:
     with pytest.raises(ValueError, match="uci has no preset 'paper'"):
         EXPERIMENTS["uci"].runs("paper")

@@ -37,6 +37,7 @@ class Preset:
     precision: torch.dtype | None = None  # of blocks of rows; none: float64 where there are few columns
     start: Callable[[SparseGP], None] | None = None  # what else is done to the model before its first step
     exact: bool = False  # the bound from all rows at once, for Gaussian noise; other objectives go on from there
+    by_kernel: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings that are a kernel's own
 
 
 @dataclass(frozen=True)
@@ -133,5 +134,6 @@ class Run:
         return self.experiment.presets[self.preset_name]
 
     def settings(self, time_budget: float | None) -> Settings:
-        found = replace(self.preset.settings, objective=self.objective, seed=self.seed, time_budget=time_budget)
+        preset = replace(self.preset.settings, **self.preset.by_kernel.get(self.kernel, {}))
+        found = replace(preset, objective=self.objective, seed=self.seed, time_budget=time_budget)
         return found if self.samples is None else replace(found, samples=self.samples)

@@ -16,7 +16,13 @@ EXPERIMENT = Experiment(
     objectives=("elbo", "loo"),
     metrics=("error", "nlp", "calibration"),
     presets={
-        "ours": Preset(Settings(max_epochs=100, held_prior=0.1), scaling="global", by_class=True, variance=5.0),
+        "ours": Preset(
+            Settings(max_epochs=100, held_prior=0.1),
+            scaling="global",
+            by_class=True,
+            variance=5.0,
+            by_kernel={"arccosine": {"held_prior": 0.0, "held_learning_rate": 0.01}},
+        ),
         "paper": Preset(Settings.paper(), lengthscale=10.0),
     },
     peers={"svm": Peer(support_vectors)},
@@ -29,6 +35,7 @@ EXPERIMENT = Experiment(
     note=(
         "rectangles-drawn is made by the published rules from other photographs, and is easier than the published set "
         "(rectangles): its errors compare with each other, not with the paper's. The SVM is scikit-learn's with an RBF "
-        "kernel, gamma and C by cross-validation."
+        "kernel, gamma and C by cross-validation. ours, leave-one-out: a tenth of the prior counts while q(u) is held "
+        "(RBF), or steps are a fifth of the usual size (arc-cosine)."
     ),
 )
