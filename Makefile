@@ -25,7 +25,7 @@ test-slow: $(READY) ## The proofs and soak tests that take minutes
 bench: peers ## autogp beside GPflow, GPyTorch and scikit-learn, in ten minutes
 	AUTOGP_PEERS=$(PEERS) $(BIN)/python -m benchmarks --quick
 
-bench-full: peers ## The same with every size and data set, in three and a half hours
+bench-full: peers ## The same with every size and data set, in four hours
 	AUTOGP_PEERS=$(PEERS) $(BIN)/python -m benchmarks --full
 
 peers: $(READY)

@@ -112,7 +112,9 @@ class Server:
                 self.tell({"done": True, **(getattr(self, request.pop("do"))(**request) or {})})
             except Exception as error:
                 traceback.print_exc()
-                reason = " ".join(str(error).split())[-200:]
+                reason = " ".join(str(error).split())
+                if len(reason) > 200:  # PyTorch has the cause at the start, TensorFlow at the end
+                    reason = f"{reason[:100]} ... {reason[-100:]}"
                 self.tell({"done": True, "failure": f"{type(error).__name__}: {reason}"})
 
     def tell(self, answer: dict[str, Any]) -> None:
