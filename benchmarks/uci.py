@@ -29,8 +29,8 @@ RESULTS = Path("results")
 PEER = Path(__file__).with_name("peer_gpflow_uci.py")
 SETS = [f"uci/{name}" for name in uci.NAMES] + [f"savigp/{name}" for name in savigp.NAMES]
 LIKELIHOODS = {"savigp/wisconsin": "bernoulli", "savigp/mining": "poisson"}  # the others: gaussian
-COLUMNS = ["set", "N", "D", "log-likelihood", "GPflow's", "difference", "error", "GPflow's", "coverage", "GPflow's"]
-COLUMNS += ["seconds", "GPflow's", "its recipe"]
+COLUMNS = ["set", "N", "D", "splits", "log-likelihood", "GPflow's", "difference", "error", "GPflow's"]
+COLUMNS += ["coverage", "GPflow's", "seconds", "GPflow's", "its recipe"]
 Rows = dict[str, Any]  # x_train, y_train, x_test, y_test and the likelihood's name
 
 
@@ -129,7 +129,8 @@ def table(ours: dict[str, Any], peers: dict[str, Any]) -> str:
         error = "rmse" if "rmse" in pair[0][0] else "error_rate"
         differences.append(difference.mean())
         errors.append(mean_of(pair[0], error) - mean_of(pair[1], error))
-        cells = [name, f"{pair[0][0]['rows']:,}", str(pair[0][0]["inputs"]), with_error(own), with_error(other)]
+        cells = [name, f"{pair[0][0]['rows']:,}", str(pair[0][0]["inputs"]), str(len(splits))]
+        cells += [with_error(own), with_error(other)]
         cells += [with_error(difference, "+"), *(f"{mean_of(runs, error):.3g}" for runs in pair)]
         cells += ["–" if error == "error_rate" else f"{100 * mean_of(runs, 'coverage'):.1f} %" for runs in pair]
         cells += [f"{mean_of(runs, 'seconds'):.0f}" for runs in pair]
