@@ -1,4 +1,4 @@
-"""The problems: arrays scaled once for all contenders, with a common start, in files that every Python can read."""
+"""The problems: arrays, their scale, and a common start, in files that every Python can read."""
 
 import time
 from pathlib import Path
@@ -34,10 +34,10 @@ def load(name: str) -> Dataset:
 
 
 def write_problem(name: str, num_inducing: int, folder: Path) -> Path:
-    """Scaled rows and the start that all sparse contenders share: k-means and the typical distance between rows.
+    """Rows as they are and the start that all sparse contenders share: scale, k-means, distance between rows.
 
-    Images in float32, scaled by one number; other sets in float64, standardised. The seconds that the start took are
-    put on every contender's clock.
+    Images become float32, scaled by one number; other sets float64, standardised (`problems.scaled`). The seconds that
+    the start took are put on every contender's clock.
     """
     path = folder / f"{name}.npz"
     if path.exists():
@@ -54,12 +54,13 @@ def write_problem(name: str, num_inducing: int, folder: Path) -> Path:
     kernel = start_kernel("rbf", source, scaler)
     assert isinstance(kernel, RBF)
     z = start_inducing_inputs(source, num_inducing, scaler, by_class=bool(classes), dtype=dtype)
-    scaled = scaler(torch.from_numpy(np.array(data.x_train)).flatten(1), dtype)
     seconds = time.perf_counter() - started
     centre, scale = (0, 1) if classes else (data.y_train.mean(), data.y_train.std())
     arrays: dict[str, Any] = {
-        "x_train": scaled.numpy(),
-        "x_test": scaler(torch.from_numpy(np.array(data.x_test)).flatten(1), dtype).numpy(),
+        "x_train": data.x_train.reshape(len(data.x_train), -1),
+        "x_test": data.x_test.reshape(len(data.x_test), -1),
+        "x_shift": scaler.shift.numpy(),
+        "x_scale": scaler.scale.numpy(),
         "y_train": data.y_train if classes else (data.y_train - centre) / scale,
         "y_test": data.y_test if classes else (data.y_test - centre) / scale,
         "y_scale": scale,

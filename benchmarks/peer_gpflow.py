@@ -17,7 +17,7 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 from gpflow.keras import tf_keras
-from problems import scores
+from problems import scaled, scores
 from worker import Server, threads
 
 JITTER = {"float32": 1e-4, "float64": 1e-6}  # 1e-6 is its default; in float32 a safe one costs nothing
@@ -50,7 +50,8 @@ class Model:
             likelihood = gpflow.likelihoods.Gaussian(problem["noise"])
         self.rates, self.posterior = [], None
         if recipe["optimiser"] == "lbfgs":
-            rows = tf.constant(problem["x_train"], self.dtype), tf.constant(problem["y_train"][:, None], self.dtype)
+            x, y = scaled(problem, problem["x_train"]), problem["y_train"][:, None]
+            rows = tf.constant(x, self.dtype), tf.constant(y, self.dtype)
             self.model = gpflow.models.SGPR(rows, kernels, inducing, noise_variance=problem["noise"])
         else:
             self.model = gpflow.models.SVGP(

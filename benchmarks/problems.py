@@ -30,6 +30,12 @@ def read_problem(path: str) -> dict[str, Any]:
     return {**problem, "num_data": len(problem["x_train"])}
 
 
+def scaled(problem: dict[str, Any], x: np.ndarray) -> np.ndarray:
+    """Rows as a model takes them, in the precision of its inducing inputs."""
+    found = np.subtract(x, problem["x_shift"], dtype=problem["z"].dtype, casting="same_kind")
+    return np.divide(found, problem["x_scale"], out=found, casting="same_kind")
+
+
 def minibatches(count: int, size: int, seed: int = 0) -> Iterator[np.ndarray]:
     """Row numbers without end, each row once in an epoch, the last incomplete batch left out."""
     rng, size = np.random.default_rng(seed), min(size, count)
@@ -71,7 +77,7 @@ def regression_scores(y: np.ndarray, mean: np.ndarray, variance: np.ndarray, sca
 
 def scores(model: Any, problem: dict[str, Any]) -> dict[str, float]:
     """Negative log probability of a test row and, as `error`, the share of wrong classes or the root mean square."""
-    parts = zip(*in_blocks(model.predictor(), problem["x_test"]), strict=True)
+    parts = zip(*in_blocks(model.predictor(), scaled(problem, problem["x_test"])), strict=True)
     mean, variance = (np.concatenate([np.asarray(part) for part in column]) for column in parts)
     if problem["classes"]:
         return class_scores(problem["y_test"], softmax_probabilities(mean, variance))

@@ -109,7 +109,7 @@ def quality_table(part: Part) -> list[str]:
         rows.append([f"**{title}**", "", *ratios, "", "", "", ""])
     text = (
         f"{part['set']}, M = {part['inducing']}, seconds from arrays in memory to the test NLP, each contender given "
-        f"{part['seconds']:.0f} s; {part['start_seconds']:.1f} s of them are the start (scaling, k-means) that all "
+        f"{part['seconds']:.0f} s; {part['start_seconds']:.1f} s of them are the start (scale, k-means) that all "
         f"share. Goal: a fifth of the best peer's time, start included. {part['note']}"
     )
     return [text.strip(), markdown(head, rows), *(f"Failed: {name}: {why}." for name, why in part["failed"].items())]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from problems import PREDICTED_ROWS, in_blocks, minibatches, random_problem, read_problem, scores
+from problems import PREDICTED_ROWS, in_blocks, minibatches, random_problem, read_problem, scaled, scores
 
 WARM_ROWS = 50
 Score = Callable[[], dict[str, float]]
@@ -160,15 +160,15 @@ class Server:
 
     def warm_up(self, data: dict[str, Any], recipe: dict[str, Any]) -> None:
         """A step and a prediction of a tiny model: what a library imports when it is first used is on no clock."""
-        tiny = {name: value[:WARM_ROWS] if isinstance(value, np.ndarray) else value for name, value in data.items()}
-        tiny["z"], tiny["num_data"] = data["z"][..., :4, :], WARM_ROWS
+        rows = {name: data[name][:WARM_ROWS] for name in ("x_train", "y_train", "x_test", "y_test")}
+        tiny = data | rows | {"z": data["z"][..., :4, :], "num_data": WARM_ROWS}
         scores(self.fit(tiny, recipe | {"batch": WARM_ROWS // 2}, lambda _: True), tiny)
 
     def fit(self, data: dict[str, Any], recipe: dict[str, Any], turns: AfterStep) -> Any:
         model = self.new_model(data, recipe)
         x, y = data["x_train"], data["y_train"]
         for rows in minibatches(len(x), recipe["batch"]):
-            model.step(model.to_batch(x[rows], y[rows]))
+            model.step(model.to_batch(scaled(data, x[rows]), y[rows]))
             if turns(lambda: scores(model, data)):
                 break
         return model

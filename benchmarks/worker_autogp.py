@@ -15,7 +15,7 @@ from problems import class_scores, read_problem, regression_scores, scores
 from worker import AfterStep, Server, threads
 
 from autogp import GPClassifier, GPRegressor
-from autogp.data import ArraySource, open_source
+from autogp.data import ArraySource, InputScaler, open_source
 from autogp.inference import Settings, train
 from autogp.inference.memory import kept_memory
 from autogp.inference.optimisers import Adam
@@ -77,7 +77,9 @@ class OwnServer(Server):
             kernel_rate=recipe["kernel_rate"],
         )
         source = ArraySource(data["x_train"], data["y_train"])
-        train(found.model, source, settings, callbacks=[lambda _: turns(lambda: scores(found, data))])
+        scaler = InputScaler(torch.from_numpy(data["x_shift"]), torch.from_numpy(data["x_scale"]))
+        watch = [lambda _: turns(lambda: scores(found, data))]
+        train(found.model, source, settings, input_scaler=scaler, callbacks=watch)
         return found
 
     def one_epoch(
