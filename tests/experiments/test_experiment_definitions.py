@@ -8,7 +8,7 @@ from autogp.data import ArraySource, InputScaler, summarise
 from autogp.datasets import Dataset
 from autogp.experiments import EXPERIMENTS
 from autogp.experiments.figures import TITLES
-from autogp.experiments.run import hold_out, start_model
+from autogp.experiments.run import hold_out, principal_components, start_model
 from autogp.experiments.sampled import SampledNetwork
 from autogp.inference import phases
 from autogp.kernels import ArcCosine
@@ -104,6 +104,19 @@ def test_our_start_has_one_kernel_or_one_per_class_and_learns_by_natural_gradien
     assert model.inducing_inputs.shape == (groups, 10, 60)
     assert model.kernel.lengthscale.shape == (groups, 60)
     assert model.precision == torch.float32
+
+
+def test_principal_components_are_directions_of_the_training_rows() -> None:
+    rng = np.random.default_rng(0)
+    plane, other = np.linalg.qr(rng.normal(size=(6, 3)))[0].T[:2], np.eye(6)[0]
+    x_train = 5 + rng.normal(size=(40, 2)) @ plane
+    x_test = np.stack([x_train[3], x_train[3] + other - plane.T @ (plane @ other)])  # the second leaves their plane
+    found = principal_components(Dataset("flat", x_train, np.zeros(40), x_test, np.zeros(2)), 2)
+    assert found.x_train.shape == (40, 2)
+    distances = [np.linalg.norm(x[:, None] - x[None], axis=-1) for x in (x_train, found.x_train)]
+    np.testing.assert_allclose(distances[1], distances[0], atol=1e-4)
+    np.testing.assert_allclose(found.x_test, np.repeat(found.x_train[3:4], 2, axis=0), atol=1e-4)
+    assert abs(np.cov(found.x_train.T)[0, 1]) < 1e-4
 
 
 @pytest.mark.parametrize("preset", ["ours", "paper"])

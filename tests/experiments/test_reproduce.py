@@ -49,6 +49,22 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
+def test_a_run_on_principal_components_learns_from_them_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Noise of a small scale in a second column is gone with the second component."""
+
+    def noisy(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:
+        found, rng = waves(data, folder, seed, download), np.random.default_rng(1)
+        train, test = (np.column_stack([x, 0.01 * rng.normal(size=len(x))]) for x in (found.x_train, found.x_test))
+        return replace(found, x_train=train, x_test=test)
+
+    components = Preset(Settings(max_epochs=60, batch_size=50), components=1)
+    monkeypatch.setitem(EXPERIMENTS, "tiny", replace(TINY, load=noisy, presets={"ours": components}))
+    record = read(reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)[0])
+    assert record["model"]["components"] == 1
+    assert record["data"]["inputs"] == 2
+    assert record["scores"]["smse"] < 0.1
+
+
 def test_digits_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = reproduce("digits", only="*-loo-[15]0-seed0", results=tmp_path, verbose="auto")
     assert [path.name for path in paths] == ["digits-ours-loo-10-seed0.json", "digits-ours-loo-50-seed0.json"]

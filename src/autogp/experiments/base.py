@@ -27,6 +27,7 @@ class Preset:
 
     settings: Settings
     scaling: Literal["standard", "global"] = "standard"  # of the inputs; "global" suits images
+    components: int | None = None  # so many principal components of the inputs, in their place
     shared: bool = True  # one kernel and one set of inducing inputs for all latent functions
     by_class: bool = False  # k-means within each class
     variance: float = 1.0  # of the kernel

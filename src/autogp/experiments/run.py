@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.decomposition import PCA
 
 from autogp.data import ArraySource, InputScaler, Source, TargetScaler, summarise
 from autogp.data.sources import evenly_spaced
@@ -32,7 +33,7 @@ from autogp.likelihoods import Likelihood
 from autogp.model import SparseGP
 from autogp.posteriors import MixturePosterior
 
-__all__ = ["data_part", "execute", "hold_out", "start_part"]
+__all__ = ["data_part", "execute", "hold_out", "principal_components", "start_part"]
 
 SUMMARY_ROWS = 20_000  # enough to scale the inputs by
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
@@ -108,7 +109,7 @@ def data_part(run: Run, data: Dataset) -> dict[str, Any]:
 
 def start_part(run: Run) -> dict[str, Any]:
     """What a record says of where the model starts."""
-    names = ("shared", "scaling", "by_class", "variance", "lengthscale", "exact")
+    names = ("shared", "scaling", "components", "by_class", "variance", "lengthscale", "exact")
     return {name: getattr(run.preset, name) for name in names}
 
 
@@ -118,6 +119,8 @@ def _train(
     """The parts of a record that are about our own training."""
     started = time.monotonic()
     settings = run.settings(time_budget)
+    if run.preset.components is not None:
+        data = principal_components(data, run.preset.components)
     source, test = ArraySource(data.x_train, data.y_train), ArraySource(data.x_test, data.y_test)
     regression = data.y_train.dtype.kind == "f"
     summary = summarise(source, max_rows=SUMMARY_ROWS)
@@ -170,6 +173,13 @@ def _train(
         "history": _columns(rows),
         "curve": None if curve is None else curve.points,
     }
+
+
+def principal_components(data: Dataset, count: int) -> Dataset:
+    """The data with that many principal components of the training inputs in place of the inputs."""
+    projection = PCA(count, svd_solver="covariance_eigh").fit(data.x_train.astype(np.float32))
+    x_train, x_test = (projection.transform(x.astype(np.float32)) for x in (data.x_train, data.x_test))
+    return replace(data, x_train=x_train, x_test=x_test, input_names=())
 
 
 def start_model(run: Run, source: Source, scaler: InputScaler) -> SparseGP:
