@@ -24,6 +24,7 @@ TITLES = {
 }
 COLOURS = {"elbo": "#d95f02", "loo": "#1b9e77", "predictive": "#7570b3"}
 MARKERS = {"rbf": "o", "arccosine": "s"}
+OTHER_MARKERS = ("D", "^", "v", "P", "X")  # of presets beside ours and the paper's
 KERNELS = {"rbf": "RBF-ARD", "arccosine": "arc-cosine"}
 SHADES = ("#fdae6b", "#e6550d", "#9e3d00", "#3f1a00")  # from few samples to many
 
@@ -40,6 +41,7 @@ def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
     lines: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for record in records:
         lines[record["data"]["set"], record["kernel"], record["objective"], record["preset"]].append(record)
+    others = sorted({record["preset"] for record in records} - {"ours", "paper"})
     figure, axes = _canvas(len(metrics))
     for axis, metric in zip(axes, metrics, strict=True):
         for (data, kernel, objective, preset), group in sorted(lines.items()):
@@ -47,7 +49,7 @@ def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
             means = [np.mean([r["scores"][metric] for r in group if r["inducing"] == size]) for size in own]
             ours = preset == "ours"
             style = {"color": COLOURS[objective]}
-            style |= {"marker": MARKERS.get(kernel, "o") if preset in ("ours", "paper") else "^"}
+            style |= {"marker": OTHER_MARKERS[others.index(preset)] if preset in others else MARKERS.get(kernel, "o")}
             style |= {"linestyle": "-" if kernel == "rbf" else ":"} if ours else {"linestyle": "--"}
             style |= {"mfc": style["color"] if ours else "white"}
             words = (data, KERNELS.get(kernel, kernel) if "kernel" in several else "", objective)
