@@ -32,8 +32,9 @@ def read_problem(path: str) -> dict[str, Any]:
 
 def scaled(problem: dict[str, Any], x: np.ndarray) -> np.ndarray:
     """Rows as a model takes them, in the precision of its inducing inputs."""
-    found = np.subtract(x, problem["x_shift"], dtype=problem["z"].dtype, casting="same_kind")
-    return np.divide(found, problem["x_scale"], out=found, casting="same_kind")
+    exact = {"dtype": problem["z"].dtype, "casting": "same_kind"}
+    found = np.subtract(x, problem["x_shift"], **exact)
+    return np.divide(found, problem["x_scale"], out=found, **exact)
 
 
 def minibatches(count: int, size: int, seed: int = 0) -> Iterator[np.ndarray]:

@@ -11,7 +11,10 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from scipy import special, stats
+
+from autogp.data import InputScaler
 
 ROOT = Path(__file__).parents[1]
 
@@ -254,6 +257,19 @@ def test_scores_equal_independent_formulas(module) -> None:
     expected = stats.norm(scale * mean[:, 0], scale * np.sqrt(0.5)).logpdf(scale * y).mean()
     assert found["nlp"] == pytest.approx(-expected, rel=1e-12)
     assert found["error"] == pytest.approx(scale * np.sqrt(np.mean((y - mean[:, 0]) ** 2)), rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("digits", np.float32), ("diabetes", np.float64)])
+def test_peers_see_the_rows_that_we_see(module, name: str, dtype: type, tmp_path: Path) -> None:
+    problems = module("problems")
+    problem = problems.read_problem(str(module("benchmarks.data").write_problem(name, 10, tmp_path)))
+    shift, scale = (torch.from_numpy(problem[key]) for key in ("x_shift", "x_scale"))
+    ours = InputScaler(shift, scale)(torch.from_numpy(problem["x_test"]), torch.from_numpy(problem["z"]).dtype)
+    found = problems.scaled(problem, problem["x_test"])
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, ours.numpy(), rtol=1e-5, atol=1e-6)
+    spread = problems.scaled(problem, problem["x_train"]).var(0)
+    assert spread.mean() == pytest.approx(1, abs=0.01)
 
 
 def test_minibatches_take_each_row_once_in_an_epoch(module) -> None:

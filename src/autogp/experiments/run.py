@@ -177,8 +177,9 @@ def _train(
 
 def principal_components(data: Dataset, count: int) -> Dataset:
     """The data with that many principal components of the training inputs in place of the inputs."""
-    projection = PCA(count, svd_solver="covariance_eigh").fit(data.x_train.astype(np.float32))
-    x_train, x_test = (projection.transform(x.astype(np.float32)) for x in (data.x_train, data.x_test))
+    projection = PCA(count, svd_solver="covariance_eigh")
+    x_train = projection.fit_transform(data.x_train.astype(np.float32))
+    x_test = projection.transform(data.x_test.astype(np.float32))
     return replace(data, x_train=x_train, x_test=x_test, input_names=())
 
 
