@@ -14,8 +14,8 @@ from autogp.data import ArraySource, InputScaler, summarise
 from autogp.datasets import Dataset, load_cifar10, load_mnist, load_uci
 from autogp.experiments import digits
 from autogp.experiments.run import SUMMARY_ROWS
-from autogp.inference import start_inducing_inputs, start_kernel
 from autogp.kernels import RBF
+from autogp.training import start_inducing_inputs, start_kernel
 
 IMAGES = ("mnist", "cifar10", "digits")
 START_VARIANCE = 10.0  # of the kernel, for classes

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from autogp.data import InputScaler, Subset, open_source, summarise
-from autogp.inference import Settings, start_inducing_inputs, start_kernel, train
 from autogp.likelihoods import Softmax
 from autogp.metrics import error_rate, expected_calibration_error, negative_log_probability
 from autogp.model import SparseGP
+from autogp.training import Settings, start_inducing_inputs, start_kernel, train
 
 
 def main() -> None:

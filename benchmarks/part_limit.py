@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from autogp.inference.memory import kept_memory
+from autogp.training.memory import kept_memory
 from benchmarks.run import Run
 from benchmarks.step import Q, Step, best, flops
 

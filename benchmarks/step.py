@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from autogp.inference.optimisers import Adam
-from autogp.inference.steps import Batch, natural_step
 from autogp.kernels import RBF
 from autogp.likelihoods import Softmax
 from autogp.model import Prepared, SparseGP, condition
 from autogp.posteriors import LARGE, GaussianPosterior
+from autogp.training.optimisers import Adam
+from autogp.training.step import Batch, natural_step
 
 B, D, Q = 1000, 784, 10
 NUM_DATA = 60_000

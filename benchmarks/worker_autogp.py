@@ -16,13 +16,13 @@ from worker import AfterStep, Server, threads
 
 from autogp import GPClassifier, GPRegressor
 from autogp.data import ArraySource, InputScaler, open_source
-from autogp.inference import Settings, train
-from autogp.inference.memory import kept_memory
-from autogp.inference.optimisers import Adam
-from autogp.inference.steps import Batch, natural_step
 from autogp.kernels import RBF, Matern52
 from autogp.likelihoods import Gaussian, Softmax
 from autogp.model import SparseGP
+from autogp.training import Settings, train
+from autogp.training.memory import kept_memory
+from autogp.training.optimisers import Adam
+from autogp.training.step import Batch, natural_step
 
 PROBE_SECONDS = 0.5
 LEAST_SECONDS = 0.1  # of training, where a busy machine leaves less; the answer says how long it took

@@ -8,9 +8,9 @@ import torch
 
 from autogp import SparseGP
 from autogp.data import ArraySource
-from autogp.inference import Settings, train
 from autogp.kernels import RBF
 from autogp.likelihoods import Likelihood, Poisson, Softmax, StudentT
+from autogp.training import Settings, train
 
 matplotlib.use("Agg")
 from matplotlib import pyplot

@@ -20,7 +20,7 @@ LAYERS = [
     "objectives",
     "storage",
     "data",
-    "inference",
+    "training",
     "datasets",
     "metrics",
     "persistence",

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from autogp import InfiniteLOOError, SparseGP
-from autogp.inference import absorb
 from autogp.kernels import RBF
 from autogp.likelihoods import Gaussian
 from autogp.model import condition
 from autogp.objectives import leave_one_out, log_predictive, sparse_leave_one_out
+from autogp.training import absorb
 
 
 def exact_model(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, noise: float) -> SparseGP:

@@ -128,7 +128,7 @@ def test_interrupted_training_resumes_to_the_same_model(
     run(*settings, "-o", tmp_path / "whole.autogp")
     out, folder = tmp_path / "m.autogp", tmp_path / "m.autogp.training"
     with monkeypatch.context() as patch:
-        patch.setattr("autogp.inference.callbacks.progress_display", lambda verbose: Interruption(number))
+        patch.setattr("autogp.training.progress.progress_display", lambda verbose: Interruption(number))
         result = run(*settings, "-o", out, code=code)
     assert f"stopped by {number.name} after step" in result.stderr
     assert "go on with the same command and --resume" in result.stderr

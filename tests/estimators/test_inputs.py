@@ -196,7 +196,7 @@ def test_sources_without_targets_need_y():
 
 
 def test_a_class_too_rare_for_the_sample_that_training_starts_from(monkeypatch):
-    monkeypatch.setattr("autogp.inference.start.SAMPLE_ROWS", 20)
+    monkeypatch.setattr("autogp.training.start.SAMPLE_ROWS", 20)
     labels = np.array(["a", "b"])[np.arange(200) % 2].astype(object)
     labels[7] = "rare"
     x = np.random.default_rng(0).standard_normal((200, 3))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from own_parts import long_run, waves
 
-from autogp.inference import CheckpointError
+from autogp.training import CheckpointError
 
 HERE = Path(__file__).parent
 

@@ -10,10 +10,10 @@ from autogp.experiments import EXPERIMENTS
 from autogp.experiments.figures import TITLES
 from autogp.experiments.run import hold_out, principal_components, start_model
 from autogp.experiments.sampled import SampledNetwork
-from autogp.inference import phases
 from autogp.kernels import ArcCosine
 from autogp.likelihoods import Network
 from autogp.posteriors import GaussianPosterior, MixturePosterior
+from autogp.training import phases
 
 CASES = [(name, preset) for name, experiment in EXPERIMENTS.items() for preset in experiment.presets or ("ours",)]
 

@@ -15,8 +15,8 @@ from autogp.experiments import EXPERIMENTS, Experiment, Preset, execute, reprodu
 from autogp.experiments import run as run_module
 from autogp.experiments.base import Peer
 from autogp.experiments.record import write_json
-from autogp.inference import Settings, TrainingInterruptedError
 from autogp.likelihoods import Bernoulli, Gaussian, Poisson
+from autogp.training import Settings, TrainingInterruptedError
 
 
 def waves(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:

@@ -15,7 +15,7 @@ from autogp.data import ArraySource, is_table, open_source
 from autogp.data.readers import column_names, refuse_unknown
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import describe
-from autogp.inference import TrainingInterruptedError
+from autogp.training import TrainingInterruptedError
 
 __all__ = ["fit_file"]
 

@@ -95,9 +95,9 @@ def _terminable() -> Iterator[None]:
 
 
 def _in_words(error: Exception) -> str:
-    from autogp.inference import CheckpointError, TrainingDivergedError
     from autogp.likelihoods import InfiniteLOOError
     from autogp.linalg import NotPositiveDefiniteError
+    from autogp.training import CheckpointError, TrainingDivergedError
 
     expected = (
         ValueError,

@@ -19,7 +19,12 @@ from autogp.data import InputScaler, Moments, Source, Subset, Summary, TableEnco
 from autogp.estimators.files import save_estimator
 from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
 from autogp.estimators.summary import describe, relevance
-from autogp.inference import (
+from autogp.kernels import Kernel
+from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
+from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP
+from autogp.objectives import expected_log_prob, leave_out, log_predictive
+from autogp.posteriors import GaussianPosterior, MixturePosterior
+from autogp.training import (
     KERNELS,
     Settings,
     absorb,
@@ -28,11 +33,6 @@ from autogp.inference import (
     train,
     train_exact,
 )
-from autogp.kernels import Kernel
-from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
-from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP
-from autogp.objectives import expected_log_prob, leave_out, log_predictive
-from autogp.posteriors import GaussianPosterior, MixturePosterior
 
 __all__ = ["GPEstimator"]
 

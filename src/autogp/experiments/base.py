@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol
 import torch
 
 from autogp.datasets import Dataset
-from autogp.inference import Settings
 from autogp.likelihoods import Gaussian, Likelihood
 from autogp.model import SparseGP
+from autogp.training import Settings
 
 __all__ = ["Experiment", "Loader", "Peer", "Preset", "Run"]
 

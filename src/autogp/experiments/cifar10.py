@@ -2,8 +2,8 @@
 
 from autogp.datasets import load_cifar10
 from autogp.experiments.base import Experiment, Preset
-from autogp.inference import Settings
 from autogp.likelihoods import Softmax
+from autogp.training import Settings
 
 EXPERIMENT = Experiment(
     name="cifar10",

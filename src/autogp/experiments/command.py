@@ -15,7 +15,7 @@ from autogp.experiments.base import Run
 from autogp.experiments.record import plain, read_json, write_json
 from autogp.experiments.run import data_part, execute, hold_out, start_part
 from autogp.experiments.tables import make_tables, shown
-from autogp.inference import Settings
+from autogp.training import Settings
 
 __all__ = ["EXPERIMENTS", "reproduce"]
 

@@ -8,8 +8,8 @@ from sklearn.model_selection import train_test_split
 
 from autogp.datasets import Dataset
 from autogp.experiments.base import Experiment, Preset
-from autogp.inference import Settings
 from autogp.likelihoods import Softmax
+from autogp.training import Settings
 
 
 def load(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:

@@ -16,13 +16,13 @@ from torch import Tensor
 from autogp.data import ArraySource, InputScaler, TargetScaler, summarise
 from autogp.datasets import Dataset
 from autogp.experiments.scores import scores
-from autogp.inference import start_inducing_inputs, start_kernel, start_nodes
-from autogp.inference.feed import Feed
-from autogp.inference.optimisers import Adam
 from autogp.likelihoods import Likelihood, Network
 from autogp.likelihoods.base import chunks
 from autogp.model import SparseGP
 from autogp.posteriors import MixturePosterior
+from autogp.training import start_inducing_inputs, start_kernel, start_nodes
+from autogp.training.feed import Feed
+from autogp.training.optimisers import Adam
 
 __all__ = [
     "BATCH",

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from autogp.datasets import load_mnist
 from autogp.experiments.base import Experiment, Preset
-from autogp.inference import Settings
 from autogp.likelihoods import Softmax
+from autogp.training import Settings
 
 SETTINGS = Settings(max_epochs=24, held_share=0.75)
 

@@ -3,8 +3,8 @@
 from autogp.datasets import load_rectangles
 from autogp.experiments.base import Experiment, Peer, Preset
 from autogp.experiments.svm import support_vectors
-from autogp.inference import Settings
 from autogp.likelihoods import Bernoulli
+from autogp.training import Settings
 
 EXPERIMENT = Experiment(
     name="rectangles",

@@ -17,7 +17,11 @@ from autogp.datasets import Dataset
 from autogp.experiments.base import Run
 from autogp.experiments.record import environment, plain, read_json, write_json
 from autogp.experiments.scores import scores
-from autogp.inference import (
+from autogp.kernels import RBF, ArcCosine, Kernel
+from autogp.likelihoods import Likelihood
+from autogp.model import SparseGP
+from autogp.posteriors import MixturePosterior
+from autogp.training import (
     History,
     Progress,
     Settings,
@@ -26,12 +30,8 @@ from autogp.inference import (
     train,
     train_exact,
 )
-from autogp.inference.feed import Feed, device_of
-from autogp.inference.steps import FAILURES
-from autogp.kernels import RBF, ArcCosine, Kernel
-from autogp.likelihoods import Likelihood
-from autogp.model import SparseGP
-from autogp.posteriors import MixturePosterior
+from autogp.training.feed import Feed, device_of
+from autogp.training.step import FAILURES
 
 __all__ = ["data_part", "execute", "hold_out", "principal_components", "start_part"]
 

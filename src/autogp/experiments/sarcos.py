@@ -7,8 +7,8 @@ import torch
 from autogp.datasets import Dataset, load_sarcos, without_repeats
 from autogp.experiments.base import Experiment, Preset
 from autogp.experiments.sampled import SampledNetwork
-from autogp.inference import Settings, start_nodes
 from autogp.likelihoods import Gaussian, Network
+from autogp.training import Settings, start_nodes
 
 SETTINGS = Settings(max_epochs=20, batch_size=500, learning_rate=0.1, natural_rates=(0.2, 0.02))
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from autogp.datasets import Dataset, load_savigp, savigp
 from autogp.experiments.base import Experiment, Preset
-from autogp.inference import Settings
 from autogp.likelihoods import Bernoulli, Poisson
+from autogp.training import Settings
 
 
 def load_wisconsin(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:

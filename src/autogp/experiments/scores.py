@@ -4,7 +4,6 @@ import numpy as np
 import torch
 
 from autogp.data import Source
-from autogp.inference.feed import Feed
 from autogp.likelihoods import Bernoulli, Softmax
 from autogp.metrics import (
     brier_score,
@@ -15,6 +14,7 @@ from autogp.metrics import (
 )
 from autogp.model import SparseGP
 from autogp.objectives import log_predictive
+from autogp.training.feed import Feed
 
 __all__ = ["scores"]
 

@@ -17,7 +17,7 @@ from autogp.experiments.figures import (
     figure_of_estimators,
 )
 from autogp.experiments.record import plain, read_records
-from autogp.inference import Settings
+from autogp.training import Settings
 
 __all__ = ["make_tables", "shown"]
 

@@ -2,8 +2,8 @@
 
 from autogp.datasets import load_uci, uci
 from autogp.experiments.base import Experiment, Preset
-from autogp.inference import Settings
 from autogp.likelihoods import Gaussian
+from autogp.training import Settings
 
 SETTINGS = Settings(max_epochs=100, held_share=0.9, learning_rate=0.003, held_learning_rate=0.003)
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from autogp.data import InputScaler, Source, TargetScaler, fingerprint
-from autogp.inference.schedule import Settings
 from autogp.model import SparseGP
+from autogp.training.schedule import Settings
 
 __all__ = ["data_identity", "settings_identity"]
 

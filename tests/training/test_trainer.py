@@ -17,13 +17,13 @@ from learnable import Problem, held_out_score
 
 from autogp import GaussianPosterior, MixturePosterior, SparseGP
 from autogp.data import ArraySource, InputScaler, TargetScaler, summarise
-from autogp.inference import CheckpointError, Progress, Settings, TrainingDivergedError, train, trainer
-from autogp.inference.checkpoint import Checkpoints
-from autogp.inference.feed import Feed
-from autogp.inference.state import RunState
 from autogp.kernels import RBF
 from autogp.likelihoods import Bernoulli, Gaussian, Softmax, StudentT
 from autogp.objectives import elbo
+from autogp.training import CheckpointError, Progress, Settings, TrainingDivergedError, loop, train
+from autogp.training.checkpoint import Checkpoints
+from autogp.training.feed import Feed
+from autogp.training.state import RunState
 
 State = dict[str, torch.Tensor]
 QUICK = Settings(
@@ -167,8 +167,8 @@ def test_a_phase_that_ends_within_an_epoch_does_not_mix_its_value_with_the_next(
     problem, clock = Problem("logit"), itertools.count(0.0, 0.02)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     for name, value in (("natural_step", -100.0), ("gradient_step", -1.0)):
-        step, total = getattr(trainer, name), torch.tensor(value * len(problem.source))
-        monkeypatch.setattr(trainer, name, lambda *rest, step=step, total=total: step(*rest)._replace(value=total))
+        step, total = getattr(loop, name), torch.tensor(value * len(problem.source))
+        monkeypatch.setattr(loop, name, lambda *rest, step=step, total=total: step(*rest)._replace(value=total))
     settings = replace(QUICK, objective="loo", held_share=0.5, max_epochs=1000, batch_size=2, time_budget=10.0)
     rows = train(problem.model(), problem.source, settings).rows
     assert {row["objective"]: row["value"] for row in rows} == {"elbo": -100.0, "loo": -1.0}
@@ -306,7 +306,7 @@ def test_an_epoch_in_which_no_step_worked_is_never_the_best(validated):
 def test_three_failures_in_a_row_lead_back_to_the_last_good_state_at_half_the_step_size(monkeypatch, caplog):
     problem = Problem("softmax")
     rates: dict[bool, list[float]] = {True: [], False: []}
-    natural_step = trainer.natural_step
+    natural_step = loop.natural_step
 
     for faulty in (False, True):
 
@@ -314,7 +314,7 @@ def test_three_failures_in_a_row_lead_back_to_the_last_good_state_at_half_the_st
             seen.append(rate)
             return natural_step(model, batch, objective, rate, *others)
 
-        monkeypatch.setattr(trainer, "natural_step", spy)
+        monkeypatch.setattr(loop, "natural_step", spy)
         model = problem.model()
         recorder = Recorder(model, lambda step, faulty=faulty: faulty and step in (7, 8, 9))
         with caplog.at_level(logging.WARNING, logger="autogp"):
@@ -539,7 +539,7 @@ def test_history_has_one_row_an_epoch_with_the_fields_it_promises():
     history = train(problem.model(), problem.source, replace(QUICK, objective="loo"))
     fields = {"epoch", "step", "seconds", "objective", "value", "score", "learning_rate", "skipped"}
     assert all(set(row) == fields for row in history.rows)
-    assert all(field in trainer.History.__doc__ for field in fields)
+    assert all(field in loop.History.__doc__ for field in fields)
     assert [row["epoch"] for row in history.rows] == [1, 2, 3, 4]
     assert [row["step"] for row in history.rows] == [5, 10, 15, 20]
     assert [row["objective"] for row in history.rows] == ["elbo", "elbo", "loo", "loo"]
@@ -631,13 +631,13 @@ def test_bytes_and_large_targets_are_scaled_as_they_are_read():
 @pytest.mark.parametrize(("rows", "batch_size"), [(103, 50), (103, 103), (103, 1000), (7, 2), (1, 5)])
 def test_batches_count_by_their_true_size_and_hold_each_row_once_an_epoch(monkeypatch, rows, batch_size):
     batches = []
-    natural_step = trainer.natural_step
+    natural_step = loop.natural_step
 
     def spy(model, batch, *others):
         batches.append(batch)
         return natural_step(model, batch, *others)
 
-    monkeypatch.setattr(trainer, "natural_step", spy)
+    monkeypatch.setattr(loop, "natural_step", spy)
     x = np.random.default_rng(0).normal(size=(rows, 2))
     model = SparseGP(RBF(), Gaussian(), torch.from_numpy(x[:5].astype(np.float32)))
     train(model, ArraySource(x, x[:, 0]), replace(QUICK, batch_size=batch_size, max_epochs=2))

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import autogp.storage
-from autogp.inference import checkpoint as module
-from autogp.inference.checkpoint import CheckpointError, Checkpoints
 from autogp.storage import write_tensors
+from autogp.training import checkpoint as module
+from autogp.training.checkpoint import CheckpointError, Checkpoints
 
 SETTINGS = {"seed": 0, "kernel": {"name": "rbf", "lengthscale": 1.0}, "sizes": (3, 4)}
 DATA = {"length": 100, "features": 5, "dtype": "float32", "checksum": "ab12"}
@@ -213,7 +213,7 @@ def test_folder_is_locked_within_one_process(tmp_path):
 def test_folder_is_locked_between_processes_and_free_after_a_kill(tmp_path):
     script = """
 import sys
-from autogp.inference.checkpoint import Checkpoints
+from autogp.training.checkpoint import Checkpoints
 with Checkpoints(sys.argv[1], {}, {}):
     print("locked", flush=True)
     sys.stdin.read()
@@ -233,7 +233,7 @@ with Checkpoints(sys.argv[1], {}, {}):
 KILLS = """
 import json, os, random, signal, sys, time
 import torch
-from autogp.inference.checkpoint import Checkpoints
+from autogp.training.checkpoint import Checkpoints
 
 def run(folder, pipe):
     with Checkpoints(folder, {}, {}) as checkpoints:

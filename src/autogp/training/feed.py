@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from autogp.data import InputScaler, Source, TargetScaler, check_finite
-from autogp.inference.schedule import Settings
-from autogp.inference.steps import Batch, StepResult, draw
 from autogp.model import SparseGP
 from autogp.objectives import leave_one_out, log_predictive
+from autogp.training.schedule import Settings
+from autogp.training.step import Batch, StepResult, draw
 
 __all__ = ["Feed", "device_of", "training_score", "validation_score"]
 

@@ -13,8 +13,8 @@ import pytest
 from learnable import Problem
 from rich.console import Console
 
-from autogp.inference import PlainLines, Progress, ProgressBar, Settings, callbacks, train
-from autogp.inference.callbacks import Interrupts, progress_display
+from autogp.training import PlainLines, Progress, ProgressBar, Settings, callbacks, train
+from autogp.training.progress import Interrupts, progress_display
 
 PROGRESS = Progress(
     step=30,

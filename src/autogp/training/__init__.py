@@ -1,17 +1,17 @@
 """Training: natural gradients, phases, checkpoints and progress."""
 
-from autogp.inference.callbacks import PlainLines, Progress, ProgressBar, TrainingInterruptedError
-from autogp.inference.checkpoint import CheckpointError
-from autogp.inference.exact import train_exact
-from autogp.inference.schedule import Phase, Settings, phases
-from autogp.inference.start import (
+from autogp.training.checkpoint import CheckpointError
+from autogp.training.lbfgs import train_exact
+from autogp.training.loop import History, TrainingDivergedError, train
+from autogp.training.progress import PlainLines, Progress, ProgressBar, TrainingInterruptedError
+from autogp.training.schedule import Phase, Settings, phases
+from autogp.training.start import (
     KERNELS,
     start_inducing_inputs,
     start_kernel,
     start_nodes,
 )
-from autogp.inference.stream import absorb
-from autogp.inference.trainer import History, TrainingDivergedError, train
+from autogp.training.stream import absorb
 
 __all__ = [
     "KERNELS",

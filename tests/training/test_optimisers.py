@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from autogp.inference.optimisers import Adam, RMSProp
+from autogp.training.optimisers import Adam, RMSProp
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from autogp import MixturePosterior, SparseGP, elbo
-from autogp.inference import absorb
 from autogp.kernels import RBF
 from autogp.likelihoods import Bernoulli, Gaussian, Poisson, StudentT
+from autogp.training import absorb
 
 
 def rows(count=60, seed=0):

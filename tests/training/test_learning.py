@@ -9,9 +9,9 @@ from learnable import LIKELIHOODS, Problem, held_out_score
 
 from autogp import GaussianPosterior, MixturePosterior, SparseGP, elbo
 from autogp.data import ArraySource
-from autogp.inference import Settings, train
 from autogp.kernels import RBF
 from autogp.likelihoods import Gaussian
+from autogp.training import Settings, train
 
 
 def settings(objective: str = "elbo", **changes) -> Settings:

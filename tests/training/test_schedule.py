@@ -8,8 +8,8 @@ import torch
 from learnable import Problem, held_out_score
 
 from autogp import GaussianPosterior, InfiniteLOOError, MixturePosterior
-from autogp.inference import Phase, Settings, phases, state, train, trainer
 from autogp.posteriors import HeldPosterior
+from autogp.training import Phase, Settings, loop, phases, state, train
 
 
 def lengths(**changes) -> list[tuple[str, int]]:
@@ -317,8 +317,8 @@ def test_phases_change_at_their_step_be_it_within_an_epoch(epochs, share):
 def test_the_epoch_in_which_phases_change_tells_of_the_second_alone(monkeypatch):
     problem = Problem("logit")
     results = []
-    step = trainer.gradient_step  # of the second phase; the first takes natural steps
-    monkeypatch.setattr(trainer, "gradient_step", lambda *args: results.append(step(*args)) or results[-1])
+    step = loop.gradient_step  # of the second phase; the first takes natural steps
+    monkeypatch.setattr(loop, "gradient_step", lambda *args: results.append(step(*args)) or results[-1])
     settings = Settings(objective="loo", max_epochs=1, batch_size=10)
     history = train(problem.model(), problem.source, settings)
     values = [result.value.item() / len(problem.source) for result in results]

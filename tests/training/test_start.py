@@ -8,16 +8,16 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from autogp.data import ArraySource, InputScaler, summarise
-from autogp.inference.start import (
+from autogp.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Matern52
+from autogp.likelihoods import Gaussian, Network
+from autogp.model import SparseGP
+from autogp.training.start import (
     KERNELS,
     SAMPLE_ROWS,
     start_inducing_inputs,
     start_kernel,
     start_nodes,
 )
-from autogp.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Matern52
-from autogp.likelihoods import Gaussian, Network
-from autogp.model import SparseGP
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -12,13 +12,13 @@ from sklearn.metrics import pairwise_distances
 from torch import Tensor
 
 from autogp.data import InputScaler, Source
-from autogp.inference.schedule import Settings
-from autogp.inference.steps import FAILURES, Batch, draw
 from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52
 from autogp.kernels.stationary import Stationary
 from autogp.likelihoods import Network
 from autogp.model import SparseGP
 from autogp.posteriors import HeldPosterior
+from autogp.training.schedule import Settings
+from autogp.training.step import FAILURES, Batch, draw
 
 __all__ = [
     "KERNELS",

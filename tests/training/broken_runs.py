@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from autogp.data import ArraySource
-from autogp.inference import Settings, TrainingInterruptedError, train
 from autogp.kernels import RBF
 from autogp.likelihoods import Softmax
 from autogp.model import SparseGP
 from autogp.storage import write_tensors
+from autogp.training import Settings, TrainingInterruptedError, train
 
 # Two phases, the second with q(u) held, and a checkpoint after every step.
 SETTINGS = Settings(

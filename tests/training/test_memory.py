@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from autogp.data import InputScaler, open_source, summarise
-from autogp.inference import Settings, start_inducing_inputs, start_kernel, train
-from autogp.inference.memory import kept_memory
 from autogp.likelihoods import Softmax
 from autogp.model import SparseGP
+from autogp.training import Settings, start_inducing_inputs, start_kernel, train
+from autogp.training.memory import kept_memory
 
 GIGABYTE = 2**30
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autogp.inference.checkpoint import Checkpoint
-from autogp.inference.optimisers import Adam, Optimiser, RMSProp
-from autogp.inference.schedule import OBJECTIVES, Settings
 from autogp.model import SparseGP
 from autogp.moments import HeldMoments
 from autogp.posteriors import GaussianPosterior, HeldPosterior
+from autogp.training.checkpoint import Checkpoint
+from autogp.training.optimisers import Adam, Optimiser, RMSProp
+from autogp.training.schedule import OBJECTIVES, Settings
 
 __all__ = ["History", "RunState"]
 

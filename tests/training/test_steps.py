@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from autogp import MixturePosterior, SparseGP, elbo, loo, predictive
-from autogp.inference import steps
-from autogp.inference.steps import Batch, NonFiniteError, draw, gradient_step, natural_step
 from autogp.kernels import RBF, Matern52
 from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, Network, Poisson, Softmax, StudentT
 from autogp.posteriors import HeldPosterior
+from autogp.training import step as steps
+from autogp.training.step import Batch, NonFiniteError, draw, gradient_step, natural_step
 
 OBJECTIVES = {"elbo": elbo, "loo": loo, "predictive": predictive}
 ROWS, INDUCING, NUM_DATA = 23, 7, 100

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from autogp.data import Batches, InputScaler, Source, TargetScaler, prefetch
-from autogp.inference.callbacks import Interrupts, Progress, showing
-from autogp.inference.checkpoint import Checkpoints
-from autogp.inference.feed import Feed, device_of, training_score, validation_score
-from autogp.inference.identity import data_identity, settings_identity
-from autogp.inference.memory import kept_memory
-from autogp.inference.schedule import WARM_UP, Phase, Settings, phases
-from autogp.inference.start import leave_saddle
-from autogp.inference.state import History, RunState
-from autogp.inference.steps import FAILURES, gradient_step, natural_step
 from autogp.likelihoods import InfiniteLOOError
 from autogp.model import SparseGP
 from autogp.posteriors import GaussianPosterior
+from autogp.training.checkpoint import Checkpoints
+from autogp.training.feed import Feed, device_of, training_score, validation_score
+from autogp.training.identity import data_identity, settings_identity
+from autogp.training.memory import kept_memory
+from autogp.training.progress import Interrupts, Progress, showing
+from autogp.training.schedule import WARM_UP, Phase, Settings, phases
+from autogp.training.start import leave_saddle
+from autogp.training.state import History, RunState
+from autogp.training.step import FAILURES, gradient_step, natural_step
 
 __all__ = ["History", "TrainingDivergedError", "train"]
 

@@ -12,12 +12,12 @@ from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 from autogp import MixturePosterior, SparseGP, elbo
 from autogp.data import ArraySource
-from autogp.inference import Settings, train_exact
-from autogp.inference.exact import collapsed_bound
-from autogp.inference.steps import Batch
 from autogp.kernels import RBF, ArcCosine
 from autogp.likelihoods import Gaussian, StudentT
 from autogp.linalg import NotPositiveDefiniteError
+from autogp.training import Settings, train_exact
+from autogp.training.lbfgs import collapsed_bound
+from autogp.training.step import Batch
 
 
 def problem(count: int = 40, inputs: int = 2) -> tuple[torch.Tensor, torch.Tensor]:

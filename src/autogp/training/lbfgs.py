@@ -10,16 +10,16 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from autogp.data import InputScaler, Source, TargetScaler
-from autogp.inference.callbacks import Progress, showing
-from autogp.inference.feed import Feed, device_of, validation_score
-from autogp.inference.schedule import Settings
-from autogp.inference.state import History
-from autogp.inference.steps import FAILURES, Batch
 from autogp.likelihoods import Gaussian
 from autogp.model import Prepared, SparseGP, condition
 from autogp.moments import Moments
 from autogp.objectives import expected_log_prob
 from autogp.posteriors import GaussianPosterior
+from autogp.training.feed import Feed, device_of, validation_score
+from autogp.training.progress import Progress, showing
+from autogp.training.schedule import Settings
+from autogp.training.state import History
+from autogp.training.step import FAILURES, Batch
 
 __all__ = ["collapsed_bound", "train_exact"]
 

@@ -14,7 +14,7 @@ from autogp.storage import read_tensors
 
 # Children are forked from a process that has imported the package: they start in milliseconds.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["autogp.inference"])
+CONTEXT.set_forkserver_preload(["autogp.training"])
 
 
 def finish(folder: Path | None, result: Path) -> bytes:
