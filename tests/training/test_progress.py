@@ -13,7 +13,8 @@ import pytest
 from learnable import Problem
 from rich.console import Console
 
-from autogp.training import PlainLines, Progress, ProgressBar, Settings, callbacks, train
+from autogp.training import PlainLines, Progress, ProgressBar, Settings, train
+from autogp.training import progress as callbacks
 from autogp.training.progress import Interrupts, progress_display
 
 PROGRESS = Progress(
