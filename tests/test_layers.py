@@ -12,6 +12,7 @@ LAYERS = [
     "linalg",
     "distances",
     "parameters",
+    "features",
     "kernels",
     "likelihoods",
     "moments",

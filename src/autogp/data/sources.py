@@ -1,6 +1,5 @@
 """Where rows come from: the `Source` protocol, arrays of every kind, and subsets."""
 
-import hashlib
 import mmap
 import sys
 from collections.abc import Sequence
@@ -12,13 +11,14 @@ import torch
 
 from autogp.data.encoding import TableEncoder
 
-__all__ = ["ArraySource", "Source", "Subset", "evenly_spaced", "fingerprint"]
+__all__ = ["ArraySource", "Source", "Subset", "evenly_spaced"]
 
 
 class Source(Protocol):
     """Rows by number: all that training needs to know about data.
 
-    Any object with these two methods is a source. `rows` must return the same row for the same number each time.
+    Any object with these two methods is a source. `rows` must return the same row for the same number each time. An
+    attribute `in_memory` may say that it never waits for a disk.
 
     Example:
         >>> class Squares:
@@ -28,8 +28,9 @@ class Source(Protocol):
         ...     def rows(self, indices):
         ...         x = indices[:, None] / 1000
         ...         return x, x[:, 0] ** 2
-        >>> fingerprint(Squares())["features"]
-        1
+        >>> source: Source = Squares()
+        >>> source.rows(np.array([500]))
+        (array([[0.5]]), array([0.25]))
     """
 
     def __len__(self) -> int:
@@ -122,6 +123,7 @@ class Subset:
             raise ValueError(f"indices must be at least one row from 0 to {len(source) - 1}")
         self.source = source
         self.indices = indices.astype(np.int64, copy=False)
+        self.in_memory = getattr(source, "in_memory", False)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -129,29 +131,6 @@ class Subset:
     def rows(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The rows of the other source that `indices` [B] counts within this subset."""
         return self.source.rows(self.indices[indices])
-
-
-def fingerprint(source: Source) -> dict[str, Any]:
-    """What a checkpoint remembers of its data: sizes, dtypes and a hash of up to 1,000 evenly spaced rows.
-
-    Example:
-        >>> found = fingerprint(ArraySource(np.eye(3, dtype=np.float32), np.arange(3)))
-        >>> found["rows"], found["features"], found["x_dtype"], found["y_dtype"], found["y_shape"]
-        (3, 3, 'float32', 'int64', [])
-    """
-    x, y = source.rows(evenly_spaced(len(source), 1000))
-    digest = hashlib.sha256()
-    for array in (x, y):
-        # Little-endian everywhere, so that the same data has the same hash on every machine.
-        digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
-    return {
-        "rows": len(source),
-        "features": x.shape[1],
-        "x_dtype": x.dtype.name,
-        "y_dtype": y.dtype.name,
-        "y_shape": list(y.shape[1:]),
-        "sha256": digest.hexdigest(),
-    }
 
 
 def evenly_spaced(length: int, count: int) -> np.ndarray:

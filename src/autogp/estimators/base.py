@@ -19,6 +19,7 @@ from autogp.data import InputScaler, Moments, Source, Subset, Summary, TableEnco
 from autogp.estimators.files import save_estimator
 from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
 from autogp.estimators.summary import describe, relevance
+from autogp.features import Columns
 from autogp.kernels import Kernel
 from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
 from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP
@@ -44,6 +45,21 @@ ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.5, 0.5)  # of natural gradients, where steps have no noise
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
 SHORT_PASS = 1e9  # multiplications
+
+
+class _Mapped:
+    """The rows of a source after a feature map."""
+
+    def __init__(self, source: Source, features: Columns):
+        self.source, self.features = source, features
+        self.in_memory = getattr(source, "in_memory", False)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def rows(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        x, y = self.source.rows(indices)
+        return self.features(torch.from_numpy(np.require(x, requirements=["C", "W"]))).numpy(), y
 
 
 class GPEstimator(BaseEstimator):
@@ -115,7 +131,7 @@ class GPEstimator(BaseEstimator):
 
     _kernel_variance = 1.0  # where a kernel given by name starts
 
-    def _check_targets(self, y: Any) -> np.ndarray:
+    def _check_targets(self, y: Any) -> Any:
         """Targets as the user has them, [N] or [N, P], without looking at what fit has learnt."""
         raise NotImplementedError
 
@@ -129,7 +145,7 @@ class GPEstimator(BaseEstimator):
 
     # -- fitting --------------------------------------------------------------------------------------------------
 
-    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Source, np.ndarray]:
+    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Source, Any]:
         """Rows, and their targets as the user has them, both checked; `reset` (in fit) forgets what was learnt."""
         if reset:
             self._validate_params()
@@ -171,7 +187,11 @@ class GPEstimator(BaseEstimator):
         if weights is not None and (weights == 0).any():
             rows, weights = Subset(rows, np.flatnonzero(weights)), weights[weights > 0]
 
-        summary = summarise(rows, allow_missing_targets=True)
+        columns, given = self._columns, rows
+        summary = summarise(rows, features=columns, allow_missing_targets=True)
+        if columns is not None:
+            rows = _Mapped(rows, columns)
+            validation = None if validation is None else _Mapped(validation, columns)
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         self.input_scaler_ = InputScaler.from_summary(summary, self._scaling_of(summary.x))
         model = self._start_model(rows, likelihood, seed, by_class=strata is not None)
@@ -192,7 +212,7 @@ class GPEstimator(BaseEstimator):
         self.history_, self.best_epoch_ = history.rows, history.best_epoch
         self.n_rows_ = summary.rows
         self._varies = summary.x.minimum < summary.x.maximum
-        self._score_training_rows(rows, weights)
+        self._score_training_rows(given, weights)
 
     def _all_at_once(self, model: SparseGP, count: int) -> bool:
         """Whether q has a closed form and a pass over all rows is short: then nothing beats L-BFGS, and a run takes so
@@ -321,11 +341,17 @@ class GPEstimator(BaseEstimator):
         return hasattr(self, "model_")
 
     @property
+    def _columns(self) -> Columns | None:
+        return None if self.encoder_ is None else self.encoder_.features()
+
+    @property
     def _device(self) -> torch.device:
         return self.model_.inducing_inputs.device
 
     def _scaled(self, x: np.ndarray) -> Tensor:
         rows = torch.from_numpy(np.require(x, requirements=["C", "W"])).to(self._device)
+        columns = self._columns
+        rows = rows if columns is None else columns.to(self._device)(rows)
         return self.input_scaler_(rows, self.model_.precision)
 
     def _predicted_rows(self, X: Any) -> Source:

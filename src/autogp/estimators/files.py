@@ -117,7 +117,9 @@ def _restore(
     features = _count(description["features"])
     if encoder is None and features != columns:
         raise ValueError("the number of features does not fit the model")
-    if encoder is not None and (len(encoder.inputs), len(encoder.columns)) != (features, columns):
+    table = None if encoder is None else encoder.features()
+    encoded = columns if encoder is None else len(encoder.used if table is None else table.columns)
+    if encoder is not None and (len(encoder.inputs), encoded) != (features, columns):
         raise ValueError("the encoding of the columns does not fit the model")
     estimator.encoder_ = encoder
     estimator.n_features_in_ = features

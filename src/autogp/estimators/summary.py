@@ -37,8 +37,11 @@ def relevance(estimator: "GPEstimator") -> np.ndarray:
             f"the kernel {type(estimator.model_.kernel).__name__} has no lengthscales to read feature_relevance_ from"
         )
     total = np.where(estimator._varies, total, 0.0)
-    if estimator.encoder_ is not None:  # a text column is as relevant as its one-hot columns together
-        owners = [number for number, part in enumerate(estimator.encoder_.parts) for _ in part.columns]
+    encoder = estimator.encoder_
+    if encoder is not None:  # a text column is as relevant as its one-hot columns together
+        columns = encoder.features()
+        origins = range(len(encoder.used)) if columns is None else columns.origins
+        owners = [encoder.inputs.index(encoder.used[origin]) for origin in origins]
         total = np.bincount(owners, weights=total, minlength=estimator.n_features_in_)
     return total / total.sum() if total.any() else np.full(len(total), 1 / len(total))
 

@@ -49,11 +49,7 @@ class HeldOut:
 
     def columns(self) -> list[tuple[str, bool]]:
         """Names of the columns of tables, the most relevant ones, and whether they hold numbers."""
-        encoder = self.estimator.encoder_
-        return [
-            (self.names[column], encoder is None or not hasattr(encoder.parts[column], "categories"))
-            for column in self.shown
-        ]
+        return [(self.names[column], self._place(column)[1] is None) for column in self.shown]
 
     def pictures(self, rows: np.ndarray) -> list[str]:
         """Rows as addresses of pictures."""
@@ -67,21 +63,27 @@ class HeldOut:
         return self.texts(self.source.rows(rows)[0])
 
     def texts(self, x: np.ndarray) -> list[list[str]]:
-        """The same for inputs [B, D] as the model takes them; text columns show their likeliest category."""
+        """The same for inputs [B, C] as a source has them."""
+        shown = [self._place(column) for column in self.shown]
+        return [["–" if place is None else _decoded(row[place], known) for place, known in shown] for row in x]
+
+    def _place(self, column: int) -> tuple[int | None, list[str] | None]:
+        """Where a source has this column of the data, if it is used, and the categories that it counts, if it does."""
         encoder = self.estimator.encoder_
         if encoder is None:
-            return [[_shown(row[column]) for column in self.shown] for row in x]
-        starts = np.cumsum([0, *(len(part.columns) for part in encoder.parts)])
-        return [
-            [_decoded(encoder.parts[column], row[starts[column] : starts[column + 1]]) for column in self.shown]
-            for row in x
-        ]
+            return column, None
+        name = encoder.inputs[column]
+        return None if name in encoder.ignored else encoder.used.index(name), encoder.categories.get(name)
 
     def inducing_inputs(self) -> ArraySource:
-        """The inducing inputs (of the first function, where each has its own) in the units of the data, [M, D]."""
-        scaler = self.estimator.input_scaler_
+        """The inducing inputs (of the first function, where each has its own) in the units of the data, [M, C].
+
+        Where columns of a table are encoded, these are the nearest rows.
+        """
+        scaler, columns = self.estimator.input_scaler_, self.estimator._columns
         z = self.estimator.model_.inducing_inputs.detach()[0].double()
-        return ArraySource((z * scaler.scale + scaler.shift).cpu())
+        z = (z * scaler.scale + scaler.shift).cpu()
+        return ArraySource(z if columns is None else columns.inverse(z))
 
     def _names(self, given: Sequence[str] | None) -> list[str]:
         count = self.estimator.n_features_in_
@@ -130,11 +132,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
 
 
-def _decoded(part: Any, values: np.ndarray) -> str:
-    """One column of a table from its encoded columns."""
-    if len(values) == 0:
-        return "–"
-    if not hasattr(part, "categories"):
-        return "–" if len(values) == 2 and values[1] > 0.5 else figure_of(values[0])
-    best = int(values.argmax())
-    return _shown(part.categories[best]) if best < len(part.categories) and values[best] > 0 else "–"
+def _decoded(value: Any, categories: list[str] | None) -> str:
+    """A value of a source as the data has it."""
+    if categories is None:
+        return _shown(value)
+    return _shown(categories[int(value)]) if value >= 0 else "–"  # missing, or a category that training never saw
