@@ -1,6 +1,7 @@
 """Columns of a table become the numbers of a plain formula, in the precision of the rows; the rest is refused."""
 
 import doctest
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from autogp.data import TableEncoder
 from autogp.features import Categories, Columns, Numbers, columns
+from autogp.persistence import load, save
 
 NAN = float("nan")
 MIXED = Columns(
@@ -96,6 +98,16 @@ def test_bytes_stay_bytes() -> None:
     found = MIXED(x)
     assert found.dtype == torch.uint8
     assert found.tolist() == [[255, 0, 0, 1, 0, 0, 0, 1, 0]]
+
+
+def test_columns_come_back_from_a_model_file(tmp_path: Path) -> None:
+    save(tmp_path / "columns.autogp", {"features": MIXED}, {})
+    again = load(tmp_path / "columns.autogp", [Columns, Numbers, Categories]).modules["features"]
+    assert isinstance(again, Columns)
+    assert (again.columns, again.origins) == (MIXED.columns, MIXED.origins)
+    x = torch.tensor([[NAN, 0, 2.5, NAN], [1.5, -1, NAN, 2]], dtype=torch.float64)
+    assert torch.equal(again(x), MIXED(x))
+    assert all(torch.isfinite(buffer).all() for buffer in again.buffers())
 
 
 def test_a_map_of_ones_own_stands_beside_ours() -> None:

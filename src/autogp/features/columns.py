@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 __all__ = ["Categories", "Columns", "Numbers"]
 
+MISSING = -2  # stands for NaN among codes, which equals nothing; -1 is a category that training never saw
+
 
 class Columns(nn.Module):
     """The columns of a table side by side: x [B, C] becomes [B, D], in the order of the columns and the dtype of x.
@@ -89,7 +91,7 @@ class Numbers(nn.Module):
         super().__init__()
         if not len(names) == len(means) == len(missing) or not all(map(math.isfinite, means)):
             raise ValueError("numbers need a name, a finite mean and whether values were missing, for each column")
-        self.names, self.means, self.missing = list(names), list(means), list(missing)
+        self.names, self.means, self.missing = list(names), list(means), list(map(bool, missing))
         flagged = [column for column, some in enumerate(missing) if some]
         self.columns = [*names, *(f"{names[column]} missing" for column in flagged)]
         self.origins = [*range(len(names)), *flagged]
@@ -126,23 +128,24 @@ class Categories(nn.Module):
 
     def __init__(self, names: Sequence[str], categories: Sequence[Sequence[str]], missing: Sequence[bool]) -> None:
         super().__init__()
-        self.names, self.categories, self.missing = list(names), [list(found) for found in categories], list(missing)
+        self.names, self.categories = list(names), [list(found) for found in categories]
+        self.missing = list(map(bool, missing))
         self.columns: list[str] = []
         self.origins: list[int] = []
-        codes: list[float] = []
-        for column, (name, found, some) in enumerate(zip(names, categories, missing, strict=True)):
+        codes: list[int] = []
+        for column, (name, found, some) in enumerate(zip(names, categories, self.missing, strict=True)):
             self.columns += [f"{name}={category}" for category in found] + [f"{name} missing"] * some
-            codes += [*range(len(found)), *[math.nan] * some]
+            codes += [*range(len(found)), *[MISSING] * some]
             self.origins += [column] * (len(found) + some)
         self.register_buffer("origin", torch.tensor(self.origins), persistent=False)
-        self.register_buffer("code", torch.tensor(codes, dtype=torch.float64), persistent=False)
+        self.register_buffer("code", torch.tensor(codes), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x[..., self.origin]
-        return ((x == self.code) | (x.isnan() & self.code.isnan())).to(x.dtype)
+        return (x.nan_to_num(MISSING)[..., self.origin] == self.code).to(x.dtype)
 
     def inverse(self, features: Tensor) -> Tensor:
         """The code of the largest column of each category, NaN where it is that of missing values."""
         sizes = [len(found) + some for found, some in zip(self.categories, self.missing, strict=True)]
         pairs = zip(features.split(sizes, -1), self.code.split(sizes), strict=True)
-        return torch.stack([code[group.argmax(-1)] for group, code in pairs], -1).to(features.dtype)
+        codes = torch.stack([code[group.argmax(-1)] for group, code in pairs], -1).to(features.dtype)
+        return codes.where(codes != MISSING, math.nan)
