@@ -34,6 +34,10 @@ class Network(Likelihood):
         self.log_variance = positive_parameter(variance, "variance", size=num_outputs)
 
     @property
+    def start_values(self) -> list[float]:
+        return [0.0] * (self.num_outputs * self.num_nodes) + [1.0] * self.num_nodes
+
+    @property
     def sampled(self) -> frozenset[str]:
         return frozenset()  # given the nodes the weights are integrated exactly
 
