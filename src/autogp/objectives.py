@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from autogp.kernels.base import check_points
-from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
+from autogp.likelihoods import Likelihood
 from autogp.model import Marginals, Prepared, SparseGP
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "loo",
     "pareto_k",
     "predictive",
-    "sparse_leave_one_out",
 ]
 
 
@@ -85,39 +84,12 @@ def expected_log_prob(likelihood: Likelihood, marginals: Marginals, y: Tensor, n
     return (marginals.log_weights.exp().to(values.dtype)[:, None] * values).sum(0)
 
 
-def leave_one_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
-    """-log sum_k pi_k E_k[1 / p(y | f)] for each row, [B]."""
-    values = likelihood.log_expected_inverse_prob(marginals.mean, marginals.variance, y, noise)
-    _refuse_infinite(likelihood, marginals, torch.isinf(values).any(0))
-    return -torch.logsumexp(marginals.log_weights.to(values.dtype)[:, None] + values, 0)
-
-
 def leave_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
-    """log p(y | all other rows) for each row, [B], as training and scores have it: out of q(u) where that has a closed
-    form, else out of q(f)."""
-    if isinstance(likelihood, Gaussian) and len(marginals.log_weights) == 1 and noise is None:
-        return sparse_leave_one_out(likelihood, marginals, y)
-    return leave_one_out(likelihood, marginals, y, noise)
+    """log p(y | all other rows) for each row, [B]."""
+    return likelihood.log_leave_one_out(*marginals, y, noise)
 
 
-def sparse_leave_one_out(likelihood: Gaussian, marginals: Marginals, y: Tensor) -> Tensor:
-    """log p(y | all other rows) for each row, [B], of Gaussian noise and one component, exact for the optimal q.
-
-    The row's own term is taken out of q(u). `leave_one_out` takes it out of q(f), and is infinite where f varies more
-    than the noise, even where most of that is the residual, the variance that q(u) leaves and no row has touched. This
-    one is infinite where what u tells about f varies more than the noise, which it never does for the optimal q.
-    """
-    noise = likelihood.variance.to(y.dtype)
-    missing = torch.isnan(y)
-    y = torch.where(missing, 0.0, y)  # any number: NaN would reach the gradients
-    residual = marginals.residual.clamp_min(0)  # [B, G]
-    spread = (marginals.variance[0] - residual).clamp_min(0)  # of what u tells about f
-    _refuse_infinite(likelihood, marginals, ((spread >= noise) & ~missing).any(-1))
-    shrink = 1 / torch.where(missing, 1.0, 1 - spread / noise)
-    mean = (marginals.mean[0] - y * spread / noise) * shrink
-    total = spread * shrink + residual + noise
-    rows = -0.5 * (math.log(2 * math.pi) + total.log() + (y - mean).square() / total)
-    return torch.where(missing, 0.0, rows).sum(-1)
+leave_one_out = leave_out
 
 
 def log_predictive(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -149,16 +121,6 @@ def pareto_k(log_ratios: Tensor) -> Tensor:
     k = torch.log1p(-theta * excess).mean(0)
     k = (tail * k + 5) / (tail + 10)  # ten pseudo-observations at k = 1/2
     return torch.nan_to_num(k, nan=math.inf)  # a ratio that is infinite
-
-
-def _refuse_infinite(likelihood: Likelihood, marginals: Marginals, infinite: Tensor) -> None:
-    if infinite.any():
-        first = int(infinite.nonzero()[0])
-        raise InfiniteLOOError(
-            type(likelihood).__name__,
-            f"at {int(infinite.sum())} of {len(infinite)} rows q(f) is too wide (the first is row {first}, with "
-            f"variance {marginals.variance[:, first].max().item():.3g})",
-        )
 
 
 def _prepare(
