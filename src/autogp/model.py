@@ -1,4 +1,4 @@
-"""The sparse Gaussian process: features, kernel, likelihood, inducing inputs and posterior, and the marginals of q(f)."""
+"""The sparse Gaussian process: features, kernel, likelihood, inducing inputs and posterior; the marginals of q(f)."""
 
 import copy
 from collections.abc import Iterator

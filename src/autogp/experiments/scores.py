@@ -4,14 +4,7 @@ import numpy as np
 import torch
 
 from autogp.data import Source
-from autogp.likelihoods import Bernoulli, Softmax
-from autogp.metrics import (
-    brier_score,
-    error_rate,
-    expected_calibration_error,
-    negative_log_probability,
-    standardised_squared_error,
-)
+from autogp.metrics import class_scores, number_scores
 from autogp.model import SparseGP
 from autogp.objectives import log_predictive
 from autogp.training.feed import Feed
@@ -23,12 +16,12 @@ ROWS = 2_000  # at a time
 
 @torch.no_grad()
 def scores(model: SparseGP, test: Source, feed: Feed, quick: bool = False) -> dict[str, float]:
-    """For classes error, nlp, brier and calibration; for numbers and counts, in the units of the data, smse, rmse, nlp.
+    """`metrics.class_scores` for classes; for numbers and counts `metrics.number_scores`, in the units of the data.
 
     The nlp of numbers may take more time than all else together: `quick` leaves it out.
     """
     scaler = feed.target_scaler
-    classes = isinstance(model.likelihood, Bernoulli | Softmax)
+    classes = model.likelihood.num_classes is not None
     prepared = model.prepare()
     means, densities, targets = [], [], []
     for start in range(0, len(test), ROWS):
@@ -43,15 +36,8 @@ def scores(model: SparseGP, test: Source, feed: Feed, quick: bool = False) -> di
     mean, y = torch.cat(means).numpy(), np.concatenate(targets)
     if classes:
         probabilities = np.hstack([1 - mean, mean]) if mean.shape[1] == 1 else mean
-        return {
-            "error": error_rate(y, probabilities),
-            "nlp": negative_log_probability(y, probabilities),
-            "brier": brier_score(y, probabilities),
-            "calibration": expected_calibration_error(y, probabilities),
-        }
-    y = y.reshape(mean.shape).astype(np.float64)
-    found = {"smse": standardised_squared_error(y, mean), "rmse": float(np.sqrt(np.mean((y - mean) ** 2)))}
-    if not quick:
-        stretch = 0.0 if scaler is None else scaler.scale.log().sum().item()  # densities are of scaled targets
-        found["nlp"] = stretch - torch.cat(densities).mean().item()
-    return found
+        return class_scores(y, probabilities)
+    if quick:
+        return number_scores(y, mean)
+    stretch = 0.0 if scaler is None else scaler.scale.log().sum().item()  # densities are of scaled targets
+    return number_scores(y, mean, torch.cat(densities).numpy() - stretch)

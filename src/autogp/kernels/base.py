@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from autogp.parameters import describe_parameters
+
 __all__ = ["Kernel", "check_finite", "check_points"]
 
 
@@ -34,6 +36,15 @@ class Kernel(nn.Module):
 
     def stretch(self, latents: Tensor, factor: float) -> None:
         """Lets the functions of these latents vary more slowly by this factor, where the kernel knows how."""
+
+    def relevance(self) -> Tensor | None:
+        """How fast functions change along each input, [G, D] or [G, 1] if alike for all; None if it does not say."""
+        return None
+
+    def describe(self) -> str:
+        """A line for summaries: the name of the class and its positive parameters, those called `log_...`."""
+        facts = ", ".join(describe_parameters(self, "function", "column"))
+        return f"{type(self).__name__}: {facts}" if facts else type(self).__name__
 
     def __add__(self, other: "Kernel") -> "Kernel":
         from autogp.kernels.combine import Sum

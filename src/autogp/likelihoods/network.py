@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from autogp.likelihoods.base import InfiniteLOOError, Likelihood, align, check_real_targets, normal_nodes
-from autogp.parameters import positive_parameter
+from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["Network"]
 
@@ -22,6 +22,9 @@ class Network(Likelihood):
     >>> Network(num_outputs=7, num_nodes=1).num_latents
     8
     """
+
+    allows_missing = True
+    affine_targets = True
 
     def __init__(self, num_outputs: int, num_nodes: int = 1, variance: float | Tensor = 1.0):
         super().__init__()
@@ -87,6 +90,9 @@ class Network(Likelihood):
 
     def check_targets(self, y: Tensor) -> Tensor:
         return check_real_targets(y, self.num_outputs, missing=True)
+
+    def describe(self, unit: Tensor | float = 1.0) -> str:
+        return f"{type(self).__name__}, noise of standard deviation {describe_range(self.variance.sqrt() * unit)}"
 
     def _split(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """W [..., B, P, nodes] and g [..., B, 1, nodes] from f [..., B, Q]."""
