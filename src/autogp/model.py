@@ -236,9 +236,8 @@ class Predictor:
 
     def quantiles(self, x: Tensor, levels: Tensor) -> Tensor:
         """Values [R, N, P] that y stays below with the probabilities `levels` [R]."""
-        parts = [
-            self.likelihood.quantiles(*marginals[:3], levels.to(marginals.mean)) for _, marginals in self.chunks(x)
-        ]
+        levels = levels.to(self._model.device)
+        parts = [self.likelihood.quantiles(*marginals[:3], levels) for _, marginals in self.chunks(x)]
         return torch.cat(parts, 1).to(x.device)
 
     @torch.no_grad()

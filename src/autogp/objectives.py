@@ -1,8 +1,8 @@
 """What is optimised: the ELBO, leave-one-out and the predictive density, as plain functions.
 
 `elbo`, `loo` and `predictive` take a model and a batch, and estimate a total over all `num_data` rows in nats: the
-batch's rows are scaled by num_data / B, where B is the batch's true size. Nothing is divided by the number of rows. Each
-is a reduction of the value of every row, which is `ROWS[name]`; training steps sum the same values.
+batch's rows are scaled by num_data / B, where B is the batch's true size. Nothing is divided by the number of rows.
+Each sums a value of every row, `ROWS[name]`; training steps sum the same values.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Approximate posteriors over the whitened inducing values v = L^-1 u, whose prior is N(0, I).
 
-`Posterior` is the module that a model owns: ordinary parameters, which any optimiser of PyTorch can learn. `Natural` and
-`Held` are values that training passes in its place. All three have `moments(prior_inverse)`, which is what a step or a
-prediction asks of q.
+`Posterior` is the module that a model owns: ordinary parameters, which any optimiser of PyTorch can learn. `Natural`
+and `Held` are values that training passes in its place. All three have `moments(prior_inverse)`, which is what a step
+or a prediction asks of q.
 """
 
 import math

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from autogp.data import Source
 from autogp.model import apply_map
 
-__all__ = ["Chain", "FeatureMap", "as_map"]
+__all__ = ["Chain", "FeatureMap", "Mapped", "as_map"]
 
 
 class FeatureMap(nn.Module):
@@ -18,6 +20,7 @@ class FeatureMap(nn.Module):
 
     allows_missing: bool = False  # whether rows may hold NaN, which means that a value is missing
     elementwise: bool = False  # cheap, and no narrower than the rows: applied batch by batch rather than kept
+    scaled_outputs: bool = False  # whether estimators hand it raw rows and scale what it gives, or scale its inputs
 
     def fit(self, source: Source, seed: int = 0) -> "FeatureMap":
         """Learns from rows, where the map has something to learn before training."""
@@ -46,6 +49,15 @@ class Chain(FeatureMap):
     def allows_missing(self) -> bool:
         return bool(len(self.maps)) and as_map(self.maps[0]).allows_missing
 
+    @property
+    def scaled_outputs(self) -> bool:
+        return bool(len(self.maps)) and as_map(self.maps[-1]).scaled_outputs
+
+    def fit(self, source: Source, seed: int = 0) -> "Chain":
+        for number, each in enumerate(self.maps):
+            as_map(each).fit(Mapped(source, Chain(*self.maps[:number])), seed)
+        return self
+
     def forward(self, x: Tensor) -> Tensor:
         for each in self.maps:
             x = apply_map(each, x)
@@ -56,6 +68,21 @@ class Chain(FeatureMap):
         for each in self.maps:
             found = None if found is None else as_map(each).origins(found)
         return found
+
+
+class Mapped:
+    """The rows of a source as a map gives them, computed whenever they are read."""
+
+    def __init__(self, source: Source, features: nn.Module):
+        self.source, self.features = source, features
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @torch.no_grad()
+    def rows(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        x, y = self.source.rows(indices)
+        return apply_map(self.features, torch.from_numpy(np.require(x, requirements=["C", "W"]))).numpy(), y
 
 
 class _Plain(FeatureMap):

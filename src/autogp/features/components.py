@@ -23,6 +23,7 @@ class PrincipalComponents(FeatureMap):
     [[2.5], [2.5]]
     """
 
+    scaled_outputs = True
     mean: Tensor | None  # [D]
     directions: Tensor | None  # V, [D, num_components]
 

@@ -3,7 +3,7 @@
 from autogp.training.checkpoint import CheckpointError
 from autogp.training.lbfgs import train_exact
 from autogp.training.loop import History, TrainingDivergedError, train
-from autogp.training.progress import PlainLines, Progress, ProgressBar, TrainingInterruptedError
+from autogp.training.progress import Callback, PlainLines, Progress, ProgressBar, TrainingInterruptedError
 from autogp.training.schedule import Phase, Settings
 from autogp.training.start import (
     KERNELS,
@@ -16,6 +16,7 @@ from autogp.training.stream import absorb
 
 __all__ = [
     "KERNELS",
+    "Callback",
     "CheckpointError",
     "History",
     "Phase",

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from autogp.data import Source, TargetScaler
 from autogp.features import apply_frozen
-from autogp.model import SparseGP, condition
+from autogp.model import Predictor, SparseGP, condition
 from autogp.objectives import expected_log_prob
 from autogp.posteriors import Natural, Sites
 from autogp.training.feed import Feed, device_named, validation_score
-from autogp.training.progress import Progress, showing
+from autogp.training.progress import Callback, Progress, showing
 from autogp.training.schedule import Settings
 from autogp.training.state import History
 from autogp.training.step import FAILURES, Batch
@@ -57,7 +57,7 @@ def train_exact(
     weights: np.ndarray | None = None,
     validation: Source | None = None,
     target_scaler: TargetScaler | None = None,
-    callbacks: Sequence[Callable[[Progress], bool | None]] = (),
+    callbacks: Sequence[Callback] = (),
     verbose: bool | str = "auto",
 ) -> History:
     """Maximises the collapsed ELBO of a model with Gaussian noise; an epoch is an iteration of L-BFGS.
@@ -72,6 +72,7 @@ def train_exact(
     for rows in (source, validation):
         if rows is not None:
             feed.check(rows)
+    whole = model
     model, found = apply_frozen(model, *([source] if validation is None else [source, validation]))
     source, validation = found[0], None if validation is None else found[1]
     indices = np.arange(len(source))
@@ -120,7 +121,7 @@ def train_exact(
             history.best_epoch, history.best_score = epoch, score
             model.posterior.set_natural(q)
             best.update({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
-        progress = _progress(history, len(source), max_iterations, settings.time_budget)
+        progress = _progress(history, len(source), max_iterations, settings.time_budget, lambda: whole.predictor(q))
         wishes = [callback(progress) for callback in (*callbacks, *display)]  # every callback is told
         if any(wishes):
             history.stopped = "callback"
@@ -155,7 +156,9 @@ def train_exact(
     return history
 
 
-def _progress(history: History, rows: int, max_iterations: int, time_budget: float | None) -> Progress:
+def _progress(
+    history: History, rows: int, max_iterations: int, time_budget: float | None, predictor: Callable[[], Predictor]
+) -> Progress:
     last = history.rows[-1]
     seconds, epoch = last["seconds"], last["epoch"]
     left = seconds / epoch * (max_iterations - epoch)
@@ -171,4 +174,5 @@ def _progress(history: History, rows: int, max_iterations: int, time_budget: flo
         seconds=seconds,
         seconds_left=left if time_budget is None else max(0.0, min(left, time_budget - seconds)),
         skipped=0,
+        predictor=predictor,
     )

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from autogp.training.checkpoint import Checkpoints
 from autogp.training.feed import Feed, device_named, validation_score
 from autogp.training.identity import data_identity, settings_identity
 from autogp.training.memory import kept_memory
-from autogp.training.progress import Interrupts, Progress, showing
+from autogp.training.progress import Callback, Interrupts, Progress, showing
 from autogp.training.schedule import WARM_UP, Phase, Settings
 from autogp.training.start import leave_saddle
 from autogp.training.state import History, RunState, Snapshot
@@ -48,7 +48,7 @@ def train(
     target_scaler: TargetScaler | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
-    callbacks: Sequence[Callable[[Progress], bool | None]] = (),
+    callbacks: Sequence[Callback] = (),
     verbose: bool | str = "auto",
 ) -> History:
     """Trains the model in place and leaves it in the best state seen, as scored at the end of each epoch.
@@ -75,10 +75,10 @@ def train(
             feed.check(rows)
     kept = settings_identity(settings, model) if folder is not None else {}
     data = data_identity(source, feed.weights, validation, target_scaler) if folder is not None else {}
-    model, found = apply_frozen(model, *([source] if validation is None else [source, validation]))
+    behind, found = apply_frozen(model, *([source] if validation is None else [source, validation]))
     source, validation = found[0], None if validation is None else found[1]
-    state = RunState(model, settings)
-    run = _Run(state, source, settings, feed, validation)
+    state = RunState(behind, settings)
+    run = _Run(state, source, settings, feed, validation, model)
     with showing(verbose) as display, kept_memory():
         callbacks = [*callbacks, *display]
         if folder is None:
@@ -98,8 +98,17 @@ def train(
 class _Run:
     """A run from wherever its state is to its end."""
 
-    def __init__(self, state: RunState, source: Source, settings: Settings, feed: Feed, validation: Source | None):
+    def __init__(
+        self,
+        state: RunState,
+        source: Source,
+        settings: Settings,
+        feed: Feed,
+        validation: Source | None,
+        whole: SparseGP,
+    ):
         self.state, self.model, self.settings = state, state.model, settings
+        self.whole = whole  # the model with the feature maps that are frozen
         self.batches = Batches(source, min(settings.batch_size or BATCH_SIZE, len(source)), settings.seed)
         self.feed, self.validation = feed, validation
         self.generator = torch.Generator(feed.device)
@@ -116,7 +125,7 @@ class _Run:
 
     def loop(
         self,
-        callbacks: Sequence[Callable[[Progress], bool | None]],
+        callbacks: Sequence[Callback],
         checkpoints: Checkpoints | None = None,
         interrupts: Interrupts | None = None,
     ) -> None:
@@ -132,7 +141,7 @@ class _Run:
 
     def _steps(
         self,
-        callbacks: Sequence[Callable[[Progress], bool | None]],
+        callbacks: Sequence[Callback],
         checkpoints: Checkpoints | None,
         interrupts: Interrupts | None,
     ) -> None:
@@ -314,6 +323,7 @@ class _Run:
             seconds=state.seconds,
             seconds_left=state.seconds * (1 / share - 1) if share < 1 else 0.0,
             skipped=state.skipped,
+            predictor=lambda: self.whole.predictor(state.q),
         )
 
     def _check_loo(self, source: Source) -> None:
