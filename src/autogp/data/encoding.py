@@ -140,7 +140,7 @@ class TableEncoder:
 
     def features(self) -> None:
         """No map: `transform` gives numbers that need none."""
-        return None
+        return
 
     @property
     def plain(self) -> bool:
