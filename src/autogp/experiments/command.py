@@ -42,10 +42,11 @@ def reproduce(
     results: str | Path = "results",
     verbose: bool | str = True,
 ) -> list[Path]:
-    """Runs an experiment and returns the files of its results, `results`/`name`/RUN.json; `results`/README.md has the tables.
+    """Runs an experiment and returns the files of its results.
 
-    A run that is stopped by a signal leaves a checkpoint in `results`/`name`/checkpoints. Data sets that are not at hand are
-    named and left out; it is an error if none is.
+    They are `results`/`name`/RUN.json, one for each run; `results`/README.md has the tables. A run that is stopped by a
+    signal leaves a checkpoint in `results`/`name`/checkpoints. Data sets that are not at hand are named and left out;
+    it is an error if none is.
 
     Arguments:
         name: digits, mnist, rectangles, cifar10, sarcos, efficiency, uci, wisconsin or mining.

@@ -31,7 +31,7 @@ AXES: dict[str, Callable[[Record], Any]] = {  # what may be varied: how a record
 }
 INTRODUCTION = """# Results
 
-The folder of an experiment holds a JSON file for each run: settings, seed, versions, machine, times, every score and the
+An experiment's folder holds a JSON file for each run: settings, seed, versions, machine, times, every score and the
 course of the training. The tables and figures below are made from these files alone, by
 `autogp.experiments.make_tables`.
 
@@ -45,7 +45,7 @@ BENCHMARKS = {  # pages of benchmarks/
 }
 DEFAULTS = plain(asdict(Settings()))
 VARIED = {"objective", "samples", "seed", "max_epochs", "time_budget", "checkpoint_seconds", "device"}  # shown, or free
-COMPARED = "Every model that was trained with more than one objective; [docs/leave-one-out.md](../docs/leave-one-out.md) discusses them."
+COMPARED = "Models that were trained with more than one objective; `docs/leave-one-out.md` discusses them."
 
 
 def make_tables(folder: str | Path) -> Path:
