@@ -42,10 +42,11 @@ def reproduce(
     results: str | Path = "results",
     verbose: bool | str = True,
 ) -> list[Path]:
-    """Runs an experiment and returns the files of its results; README.md beside them has the tables.
+    """Runs an experiment and returns the files of its results.
 
-    A run that is stopped by a signal leaves a checkpoint in `results`/checkpoints. Data sets that are not at hand are
-    named and left out; it is an error if none is.
+    They are `results`/`name`/RUN.json, one for each run; `results`/README.md has the tables. A run that is stopped by a
+    signal leaves a checkpoint in `results`/`name`/checkpoints. Data sets that are not at hand are named and left out;
+    it is an error if none is.
 
     Arguments:
         name: digits, mnist, rectangles, cifar10, sarcos, efficiency, uci, wisconsin or mining.
@@ -54,8 +55,8 @@ def reproduce(
         seed: Of everything random; by default the experiment's own seeds.
         time: The longest that each of our runs may train, in seconds.
         resume: Keep the runs that are there already with the same settings, and go on with one that was stopped.
-        validation: Judge by a part of the training rows instead of the test rows, to choose settings; results are
-            then in the sub-folder `validation`.
+        validation: Score a part of the training rows instead of the test rows, to choose settings; results are then
+            in `results`/validation.
         only: A pattern for the names of the runs, such as "*-loo-200-*".
         download: Whether to fetch data that is not at hand, where a publisher offers it.
         results: The folder to write to.
@@ -63,7 +64,8 @@ def reproduce(
     """
     if name not in EXPERIMENTS:
         raise ValueError(f"no experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
-    folder = Path(results) / "validation" if validation else Path(results)
+    results = Path(results) / "validation" if validation else Path(results)
+    folder = results / name
     runs = [run for run in EXPERIMENTS[name].runs(preset, seed) if only is None or fnmatch(run.name, only)]
     if not runs:
         example = EXPERIMENTS[name].runs(preset, seed)[0].name
@@ -88,7 +90,7 @@ def reproduce(
         with suppress(OSError):  # there, and holding nothing
             (folder / "checkpoints").rmdir()
         if written:
-            make_tables(folder)
+            make_tables(results)
     return written
 
 

@@ -40,8 +40,8 @@ def read_json(path: Path) -> Any:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """All records of runs in the folder, by name; other files are left alone."""
-    found = [read_json(path) for path in sorted(folder.glob("*.json"))]
+    """All records of runs in the experiments' folders, by name; other files are left alone."""
+    found = [read_json(path) for path in sorted(folder.glob("*/*.json"))]
     return [content for content in found if isinstance(content, dict) and content.get("kind") == KIND]
 
 
