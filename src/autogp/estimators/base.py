@@ -238,7 +238,7 @@ class GPEstimator(BaseEstimator):
         seed: int,
         callbacks: Sequence[Callback],
     ) -> None:
-        settings = self._settings(len(rows), model.likelihood, seed)
+        self.settings_ = settings = self._settings(len(rows), model.likelihood, seed)
         common: dict[str, Any] = {
             "weights": weights,
             "validation": validation,
@@ -334,7 +334,8 @@ class GPEstimator(BaseEstimator):
         generator = torch.Generator().manual_seed(seed)
         posterior = Posterior(likelihood.num_latents, z.shape[-2], self.n_components, generator=generator)
         model = SparseGP(kernel, likelihood, z, features, posterior)
-        start_latents(model, seed)
+        if start.latents:
+            start_latents(model, seed)
         return model
 
     @torch.no_grad()

@@ -197,7 +197,9 @@ class _Run:
         state, settings, objective = self.state, self.settings, phase.objective
         batch = self.feed.batch(x, y, self.batches.indices(step) if self.feed.weights is not None else None)
         self.generator.manual_seed((settings.seed << 32) + step)  # noise depends on (seed, step) alone
-        batch = batch._replace(noise=draw(self.model, objective, len(x), settings.samples, self.generator))
+        if settings.monte_carlo or self.model.likelihood.sampled & {"elbo", objective}:
+            noise = draw(self.model, len(x), settings.samples, self.generator)
+            batch = batch._replace(noise=noise, monte_carlo=settings.monte_carlo)
         optimiser, scored = state.optimisers[phase.hold], self.scored_by_loo
         try:
             state.hold(phase.hold)

@@ -95,6 +95,7 @@ class Settings:
     max_epochs: int | None = None  # without it 30, or on small data as many as make 1,000 steps, 300 of all rows
     batch_size: int | None = None  # 1,000; estimators take all rows up to 2,000
     samples: int = 10  # Monte Carlo samples per row, where a likelihood needs them
+    monte_carlo: bool = False  # by samples also where there are closed forms, as in the paper
     optimiser: str = "natural"  # or "rmsprop": ordinary gradients on everything
     learning_rate: float = LEARNING_RATE  # of kernel, inducing inputs, likelihood and features
     kernel_rate: float = 1.0  # what the kernel takes of it, and of `held_learning_rate`

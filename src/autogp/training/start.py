@@ -34,13 +34,14 @@ class Start:
     """Where an estimator's model starts, in place of what it would choose.
 
     >>> Start(variance=20.0)
-    Start(variance=20.0, lengthscale=None, by_class=None, dtype=None)
+    Start(variance=20.0, lengthscale=None, by_class=None, dtype=None, latents=True)
     """
 
     variance: float | None = None  # of the kernel; by default 10 for classes, else 1
     lengthscale: float | None = None  # for all columns; by default half the median distance between rows
     by_class: bool | None = None  # whether each class has its share of the inducing inputs; by default it has
     dtype: str | None = None  # of blocks of rows, float32 or float64; by default float64 up to 50 columns
+    latents: bool = True  # whether latent functions start where the likelihood says, such as the nodes of a network
 
     def __post_init__(self) -> None:
         for name in ("variance", "lengthscale"):
@@ -195,7 +196,7 @@ def leave_saddle(state: RunState, batch: Batch, samples: int, generator: torch.G
         marginals = model.marginals(model.embed(batch.x), prepared)
     except FAILURES:
         return False  # its steps will say so
-    noise = draw(model, "elbo", len(batch.x), samples, generator)
+    noise = draw(model, len(batch.x), samples, generator) if "elbo" in model.likelihood.sampled else None
     slope, _ = model.likelihood.expected_derivatives(marginals.mean, marginals.variance, batch.y, noise)
     if slope.any():
         return False

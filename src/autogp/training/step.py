@@ -42,10 +42,11 @@ class Batch(NamedTuple):
     y: Tensor
     weights: Tensor  # [B]
     noise: Tensor | None = None  # [S, K, B, Q]; none where every expectation has a rule
+    monte_carlo: bool = False  # by the noise also where there is a rule
 
     def part(self, rows: slice) -> "Batch":
         noise = None if self.noise is None else self.noise[:, :, rows]
-        return Batch(self.x[rows], self.y[rows], self.weights[rows], noise)
+        return Batch(self.x[rows], self.y[rows], self.weights[rows], noise, self.monte_carlo)
 
 
 @dataclass(frozen=True)
@@ -179,16 +180,14 @@ def apply(
     return value + prior, score
 
 
-def draw(model: SparseGP, objective: str, num_rows: int, samples: int, generator: torch.Generator) -> Tensor | None:
-    """Standard normal noise [S, K, B, Q] for a step by this objective; none where the likelihood does without."""
-    if not model.likelihood.sampled & {"elbo", objective}:
-        return None
+def draw(model: SparseGP, num_rows: int, samples: int, generator: torch.Generator) -> Tensor:
+    """Standard normal noise, [S, K, B, Q]."""
     shape = (samples, len(model.posterior.logits), num_rows, model.likelihood.num_latents)
     return torch.randn(shape, dtype=model.dtype, device=model.device, generator=generator)
 
 
 def _noise(likelihood: Likelihood, batch: Batch, objective: str) -> Tensor | None:
-    return batch.noise if objective in likelihood.sampled else None
+    return batch.noise if batch.monte_carlo or objective in likelihood.sampled else None
 
 
 @torch.no_grad()
