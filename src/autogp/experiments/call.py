@@ -3,6 +3,7 @@
 import functools
 import inspect
 from dataclasses import MISSING, fields, is_dataclass
+from importlib import import_module
 from typing import Any
 
 from torch import nn
@@ -40,9 +41,8 @@ def code(value: Any) -> str:
         defaults = {name: parameter.default for name, parameter in parameters.items()}
     else:
         return repr(value)
-    listed = [
-        f"{name}={code(each)}" for name, each in given.items() if each is not defaults[name] and each != defaults[name]
-    ]
+    changed = {name: each for name, each in given.items() if not (each is defaults[name] or each == defaults[name])}
+    listed = [f"{name}={code(each)}" for name, each in changed.items()]
     return f"{type(value).__name__}({', '.join(listed)})"
 
 
@@ -57,9 +57,7 @@ def imports(*values: Any) -> list[str]:
             return
         kind = value if inspect.isclass(value) or inspect.isfunction(value) else type(value)
         if kind.__module__.startswith("autogp"):
-            public = [
-                home for home in HOMES if kind.__name__ in getattr(__import__(home, fromlist=["x"]), "__all__", ())
-            ]
+            public = [home for home in HOMES if kind.__name__ in import_module(home).__all__]
             found.setdefault(public[0] if public else kind.__module__, set()).add(kind.__name__)
         if is_dataclass(value) and not inspect.isclass(value):
             visit([getattr(value, each.name) for each in fields(value)])

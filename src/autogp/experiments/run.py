@@ -170,9 +170,10 @@ class Curve:
             mean = progress.predictor().predict(self.x).mean.double()
         except FAILURES:  # training goes back by itself
             return
-        found = (
-            class_scores(self.y, mean) if self.scaler is None else number_scores(self.y, self.scaler.inverse_mean(mean))
-        )
+        if self.scaler is None:
+            found = class_scores(self.y, mean)
+        else:
+            found = number_scores(self.y, self.scaler.inverse_mean(mean))
         self.points.append({"epoch": epoch, "seconds": progress.seconds, **found})
         if self.path is not None:
             write_json(self.path, plain(self.points))

@@ -102,8 +102,9 @@ def train_exact(
         except FAILURES:
             return REFUSED, np.zeros_like(vector)
         value = -value / feed.total_weight
-        options = {"allow_unused": True, "materialize_grads": True}
-        gradients = torch.autograd.grad(value, parameters, **options) if parameters else ()
+        gradients = (
+            torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True) if parameters else ()
+        )
         gradient = np.concatenate([np.zeros(0), *(each.cpu().numpy().ravel() for each in gradients)])
         if not math.isfinite(value.item() + gradient.sum()):
             return REFUSED, np.zeros_like(vector)
