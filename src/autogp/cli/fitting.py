@@ -15,6 +15,7 @@ from autogp.data import ArraySource, is_table, open_source
 from autogp.data.readers import column_names
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import describe
+from autogp.features import Columns
 from autogp.training import TrainingInterruptedError
 
 __all__ = ["fit_file"]
@@ -94,7 +95,7 @@ def _tell(terminal: Terminal, data: Path, source: ArraySource, found: TaskFound)
     if source.encoder is None:
         terminal.say(f"  {_counted(source.rows(np.zeros(1, np.int64))[0].shape[1], 'input')}")
     else:
-        used, features = source.encoder.used, source.encoder.features()
+        used, features = source.encoder.used, Columns.of(source.encoder)
         more = "" if features is None else f", encoded in {_counted(len(features.columns), 'column')}"
         terminal.say(f"  {_counted(len(used), 'input')}{more}: {_listed(used)}")
     for note in source.notes:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from autogp.data.columns import describe_unusable, is_number, is_text, numbers_of, texts_of
 from autogp.data.texts import MOST_CATEGORIES, Text, TextFit, Unseen
-from autogp.features import Columns, Numbers
 
 __all__ = ["EncoderFit", "TableEncoder"]
 
@@ -43,13 +42,6 @@ class Number:
                 unseen.add(parts[position].name, count)
         return values
 
-    @staticmethod
-    def features(parts: Sequence["Number"]) -> Numbers:
-        """The feature map of these columns."""
-        return Numbers(
-            [part.name for part in parts], [part.mean for part in parts], [part.missing > 0 for part in parts]
-        )
-
 
 @dataclass(frozen=True)
 class Ignored:
@@ -71,8 +63,8 @@ class TableEncoder:
     """Turns tables into arrays of numbers, always as it did in training; made by `TableEncoder.fit`.
 
     Each column becomes one: numbers and truth values stay what they are, and text is the code of its category. Missing
-    values are NaN. `features()` is the feature map that turns the array into what a kernel can use. Text with too many
-    categories, such as names, is left out.
+    values are NaN. `autogp.features.Columns` makes of the array what a kernel can use. Text with too many categories,
+    such as names, is left out.
 
     Attributes:
         parts: What is known of each column of the table.
@@ -80,14 +72,16 @@ class TableEncoder:
         used: Names of the C columns of the array.
         ignored: For each column that is left out, why.
         categories: For each column of text, its categories.
+        complete: Whether the used columns are numbers without missing values.
+        groups: Kinds of used columns, each with the columns of the array and the parts that are of it.
 
     Example:
         >>> table = pa.table({"age": [20, None, 40], "port": ["Cork", "Bari", "Cork"]})
         >>> encoder = TableEncoder.fit([table])
         >>> encoder.transform(table).tolist()
         [[20.0, 1.0], [nan, 0.0], [40.0, 1.0]]
-        >>> encoder.features().columns
-        ['age', 'age missing', 'port=Bari', 'port=Cork']
+        >>> encoder.categories
+        {'port': ['Bari', 'Cork']}
     """
 
     def __init__(self, parts: Sequence[Number | Text | Ignored]) -> None:
@@ -97,12 +91,12 @@ class TableEncoder:
         self.categories = {part.name: part.categories for part in self.parts if isinstance(part, Text)}
         used = [part for part in self.parts if not isinstance(part, Ignored)]
         self.used = [part.name for part in used]
-        self._complete = not self.categories and not any(part.missing for part in used)
-        self._groups: list[tuple[Any, list[int], list[Any]]] = []  # each kind, its columns of the array, its parts
+        self.complete = not self.categories and not any(part.missing for part in used)
+        self.groups: list[tuple[Any, list[int], list[Any]]] = []
         for kind in (Number, Text):
             chosen = [position for position, part in enumerate(used) if isinstance(part, kind)]
             if chosen:
-                self._groups.append((kind, chosen, [used[position] for position in chosen]))
+                self.groups.append((kind, chosen, [used[position] for position in chosen]))
 
     @classmethod
     def fit(
@@ -143,34 +137,14 @@ class TableEncoder:
         self.require(table.schema.names, place)
         unseen = Unseen() if unseen is None else unseen
         out = np.empty((table.num_rows, len(self.used)))
-        for kind, columns, parts in self._groups:
+        for kind, columns, parts in self.groups:
             out[:, columns] = kind.encode(parts, table, unseen, first_row, place)
         return out
-
-    def features(self) -> Columns | None:
-        """The feature map of the array [B, C]; none for complete columns of numbers, which stay as they are."""
-        if self._complete:
-            return None
-        return Columns(
-            [columns for _, columns, _ in self._groups], [kind.features(parts) for kind, _, parts in self._groups]
-        )
-
-    def require(self, names: Sequence[str], place: str = "") -> None:
-        """Raises `ValueError` where a column that the encoder uses is not among `names`, or twice."""
-        found = set(names)
-        lacking = [name for name in self.used if name not in found]
-        if lacking:
-            some = "is no column" if len(lacking) == 1 else "are no columns"
-            raise ValueError(
-                f"{place}there {some} {_listed(lacking)}, which the model was trained with; "
-                f"there are {_listed(list(names))}"
-            )
-        _refuse_repeated(self.used, names, place)
 
     @property
     def plain(self) -> bool:
         """Whether the table's columns are the array's columns, unchanged."""
-        return self._complete and not self.ignored
+        return self.complete and not self.ignored
 
     @property
     def notes(self) -> list[str]:

@@ -1,8 +1,9 @@
 """Where rows come from: the `Source` protocol, arrays of every kind, and subsets."""
 
+import hashlib
 import mmap
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +12,9 @@ import torch
 
 from autogp.data.encoding import TableEncoder
 
-__all__ = ["ArraySource", "Source", "Subset", "evenly_spaced"]
+__all__ = ["ArraySource", "Source", "Subset", "blocks", "evenly_spaced", "fingerprint"]
+
+BLOCK_NUMBERS = 2**22  # read at a time
 
 
 class Source(Protocol):
@@ -28,9 +31,8 @@ class Source(Protocol):
         ...     def rows(self, indices):
         ...         x = indices[:, None] / 1000
         ...         return x, x[:, 0] ** 2
-        >>> source: Source = Squares()
-        >>> source.rows(np.array([500]))
-        (array([[0.5]]), array([0.25]))
+        >>> fingerprint(Squares())["features"]
+        1
     """
 
     def __len__(self) -> int:
@@ -131,6 +133,45 @@ class Subset:
     def rows(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The rows of the other source that `indices` [B] counts within this subset."""
         return self.source.rows(self.indices[indices])
+
+
+def blocks(source: Source) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """All rows in order, some megabytes at a time: which they are, inputs [B, D] and targets.
+
+    Example:
+        >>> [(rows.stop, x.shape) for rows, x, _ in blocks(ArraySource(np.eye(3)))]
+        [(3, (3, 3))]
+    """
+    columns = source.rows(np.zeros(1, np.int64))[0].shape[1]
+    step = max(1, BLOCK_NUMBERS // columns)
+    for start in range(0, len(source), step):
+        rows = slice(start, min(start + step, len(source)))
+        x, y = source.rows(np.arange(rows.start, rows.stop))
+        yield rows, np.asarray(x), np.asarray(y)
+
+
+def fingerprint(source: Source) -> dict[str, Any]:
+    """What a checkpoint remembers of its data: sizes, dtypes and a hash of all rows.
+
+    Example:
+        >>> found = fingerprint(ArraySource(np.eye(3, dtype=np.float32), np.arange(3)))
+        >>> found["rows"], found["features"], found["x_dtype"], found["y_dtype"], found["y_shape"]
+        (3, 3, 'float32', 'int64', [])
+    """
+    x, y = map(np.asarray, source.rows(np.zeros(1, np.int64)))
+    hashes = hashlib.sha256(), hashlib.sha256()  # of x and of y: where a block ends does not matter
+    for _, *arrays in blocks(source):
+        for array, digest in zip(arrays, hashes, strict=True):
+            # Little-endian everywhere, so that the same data has the same hash on every machine.
+            digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+    return {
+        "rows": len(source),
+        "features": x.shape[1],
+        "x_dtype": x.dtype.name,
+        "y_dtype": y.dtype.name,
+        "y_shape": list(y.shape[1:]),
+        "sha256": hashlib.sha256(b"".join(digest.digest() for digest in hashes)).hexdigest(),
+    }
 
 
 def evenly_spaced(length: int, count: int) -> np.ndarray:

@@ -1,10 +1,8 @@
-"""One streaming pass over a source: moments of every column, class counts, a hash, and a check that all is finite."""
+"""One streaming pass over a source: moments of every column, class counts, and a check that all is finite."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +10,7 @@ from torch import Tensor
 
 from autogp.data.sources import Source, evenly_spaced
 
-__all__ = ["Moments", "Summary", "check_finite", "fingerprint", "summarise"]
+__all__ = ["Moments", "Summary", "check_finite", "summarise"]
 
 CHUNK_BYTES = 2**22  # of numbers read at a time: they stay in the cache from one operation to the next
 MOST_CLASSES = 10_000
@@ -27,6 +25,13 @@ class Moments:
     minimum: np.ndarray
     maximum: np.ndarray
 
+    def shift_and_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """What to subtract from each column, and then to divide it by, for zero mean and unit variance."""
+        # Rounding can leave a constant column a mean one digit off and a tiny deviation: its extremes tell for certain.
+        constant = self.minimum == self.maximum
+        shift = np.where(constant, self.minimum, self.mean)
+        return shift, np.where(constant | (self.std == 0), 1.0, self.std)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -34,24 +39,21 @@ class Summary:
 
     Attributes:
         rows: The number of rows read.
-        x: Moments of the D inputs, or of their features.
+        x: Moments of the D inputs.
         y: Moments of the P targets, of those that are not missing; none without targets.
         class_counts: Rows of each value of integer targets [N], by value; none for other targets and for more than
             10,000 values.
-        fingerprint: As `fingerprint` gives it, of the rows read.
     """
 
     rows: int
     x: Moments
     y: Moments | None
     class_counts: dict[int, int] | None
-    fingerprint: dict[str, Any]
 
 
 def summarise(
     source: Source,
     *,
-    features: Callable[[Tensor], Tensor] | None = None,
     allow_missing_targets: bool = False,
     max_rows: int | None = None,
     chunk_rows: int | None = None,
@@ -60,8 +62,6 @@ def summarise(
 
     Arguments:
         source: The data.
-        features: A feature map, such as `Columns`: moments are of what it makes of the inputs, which must be finite,
-            while the inputs may be NaN.
         allow_missing_targets: Whether targets may be NaN. Infinite ones never pass.
         max_rows: Read (and check) no more than this many rows, evenly spaced.
         chunk_rows: Rows read at a time; by default about 4 MB of them.
@@ -72,17 +72,12 @@ def summarise(
         >>> summary.x.mean.tolist(), summary.x.std.tolist(), summary.class_counts
         ([2.0, 5.0], [1.0, 0.0], {0: 2})
     """
-    inputs, digest = _RunningMoments(), _Digest()
+    inputs = _RunningMoments()
     targets: list[_RunningMoments] = []
     counts: dict[int, int] | None = {}
     rows = 0
     for indices, x, y in _chunks(source, max_rows, chunk_rows):
-        _check_chunk(indices, x, y, features is not None, allow_missing_targets)
-        digest.update(x, y)
-        if features is not None:
-            with torch.no_grad():
-                x = features(_tensor(x)).numpy()
-            _check_finite(indices, x, "features", allow_missing=False)
+        _check_chunk(indices, x, y, allow_missing_targets)
         inputs.update(x)
         columns = y[:, None] if y.ndim == 1 else y  # [B, P]
         targets = targets or [_RunningMoments() for _ in range(columns.shape[1])]
@@ -95,22 +90,7 @@ def summarise(
     empty = [number for number, moments in enumerate(targets) if moments.count == 0]
     if empty:
         raise ValueError(f"every target is missing in column {empty[0]} (counted from 0)")
-    return Summary(rows, inputs.finish(), _joined([each.finish() for each in targets]), counts, digest.finish())
-
-
-def fingerprint(source: Source) -> dict[str, Any]:
-    """What a checkpoint remembers of its data: sizes, dtypes and a hash of all rows.
-
-    Example:
-        >>> from autogp.data import ArraySource
-        >>> found = fingerprint(ArraySource(np.eye(3, dtype=np.float32), np.arange(3)))
-        >>> found["rows"], found["features"], found["x_dtype"], found["y_dtype"], found["y_shape"]
-        (3, 3, 'float32', 'int64', [])
-    """
-    digest = _Digest()
-    for _, x, y in _chunks(source, None, None):
-        digest.update(x, y)
-    return digest.finish()
+    return Summary(rows, inputs.finish(), _joined([each.finish() for each in targets]), counts)
 
 
 def check_finite(
@@ -123,7 +103,7 @@ def check_finite(
 ) -> None:
     """Raises `ValueError` naming the first input or target that is not finite, by row and column counted from 0.
 
-    Missing ones (NaN) may be allowed, infinite ones never pass.
+    Missing ones (NaN) may be allowed; infinite ones never pass.
 
     Whole numbers are always finite: where both inputs and targets are integers, only one row is read, unless the
     targets have to pass a check of their own, `check_targets`, which raises ValueError.
@@ -138,7 +118,7 @@ def check_finite(
     if x.dtype.kind != "f" and y.dtype.kind != "f" and check_targets is None:
         return
     for number, (indices, x, y) in enumerate(_chunks(source, None, chunk_rows)):
-        _check_chunk(indices, x, y, allow_missing_inputs, allow_missing_targets)
+        _check_chunk(indices, x, y, allow_missing_targets, allow_missing_inputs)
         if check_targets is not None:
             try:
                 check_targets(_tensor(y))
@@ -173,43 +153,18 @@ def _tensor(y: np.ndarray) -> Tensor:
 
 
 def _check_chunk(
-    indices: np.ndarray, x: np.ndarray, y: np.ndarray, missing_inputs: bool, missing_targets: bool
+    indices: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    allow_missing_targets: bool,
+    allow_missing_inputs: bool = False,
 ) -> None:
-    _check_finite(indices, x, "inputs", missing_inputs)
-    _check_finite(indices, y, "targets", missing_targets)
-
-
-def _check_finite(indices: np.ndarray, values: np.ndarray, what: str, allow_missing: bool) -> None:
-    bad = None if values.dtype.kind != "f" else (np.isinf(values) if allow_missing else ~np.isfinite(values))
-    if bad is not None and bad.any():
-        place = tuple(np.argwhere(bad)[0])
-        column = f", column {place[1]}" if values.ndim == 2 else ""
-        raise ValueError(f"{what} hold {values[place]} in row {indices[place[0]]}{column} (counted from 0)")
-
-
-class _Digest:
-    """Hashes rows as they come; where one chunk ends and the next begins does not matter."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.hashes = hashlib.sha256(), hashlib.sha256()  # of x and y
-        self.types: dict[str, Any] = {}
-
-    def update(self, x: np.ndarray, y: np.ndarray) -> None:
-        self.rows += len(x)
-        self.types = {
-            "features": x.shape[1],
-            "x_dtype": x.dtype.name,
-            "y_dtype": y.dtype.name,
-            "y_shape": [*y.shape[1:]],
-        }
-        for array, digest in zip((x, y), self.hashes, strict=True):
-            # Little-endian everywhere, so that the same data has the same hash on every machine.
-            digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
-
-    def finish(self) -> dict[str, Any]:
-        together = hashlib.sha256(b"".join(digest.digest() for digest in self.hashes))
-        return {"rows": self.rows, **self.types, "sha256": together.hexdigest()}
+    for what, values, missing in (("inputs", x, allow_missing_inputs), ("targets", y, allow_missing_targets)):
+        bad = None if values.dtype.kind != "f" else (np.isinf(values) if missing else ~np.isfinite(values))
+        if bad is not None and bad.any():
+            place = tuple(np.argwhere(bad)[0])
+            where = f"row {indices[place[0]]}" + (f", column {place[1]}" if values.ndim == 2 else "")
+            raise ValueError(f"{what} hold {values[place]} in {where} (counted from 0)")
 
 
 def _add_counts(counts: dict[int, int], y: np.ndarray) -> dict[int, int] | None:

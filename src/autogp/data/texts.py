@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute
 
 from autogp.data.columns import NUMBER, texts_of
-from autogp.features import Categories
 
 __all__ = ["MOST_CATEGORIES", "Text", "TextFit", "Unseen"]
 
@@ -53,13 +52,6 @@ class Text:
                 unseen.add(part.name, int(absent.sum()))
             out[:, position] = codes
         return out
-
-    @staticmethod
-    def features(parts: Sequence["Text"]) -> Categories:
-        """The feature map of these columns."""
-        return Categories(
-            [part.name for part in parts], [part.categories for part in parts], [part.missing > 0 for part in parts]
-        )
 
 
 class Unseen:

@@ -1,5 +1,9 @@
-"""Feature maps: modules that turn rows into what the kernel sees."""
+"""Feature maps: modules that stand between the rows and the kernel."""
 
+from autogp.features.base import Chain, FeatureMap
+from autogp.features.cache import apply_frozen
 from autogp.features.columns import Categories, Columns, Numbers
+from autogp.features.components import PrincipalComponents
+from autogp.features.scaling import Scaling
 
-__all__ = ["Categories", "Columns", "Numbers"]
+__all__ = ["Categories", "Chain", "Columns", "FeatureMap", "Numbers", "PrincipalComponents", "Scaling", "apply_frozen"]
