@@ -50,11 +50,19 @@ def test_the_summary_is_a_table_of_words_and_numbers(capsys):
     ("model", "targets", "words"),
     [
         (GPClassifier(5, max_epochs=2), np.where(y > 0, "up", "down"), ["2 classes (down, up)", "Bernoulli, logit"]),
-        (GPClassifier(5, max_epochs=2, share_kernel=False), np.arange(200) % 3, ["3 functions", "(one per function and column)"]),
+        (
+            GPClassifier(5, max_epochs=2, share_kernel=False),
+            np.arange(200) % 3,
+            ["3 functions", "(one per function and column)"],
+        ),
         (GPClassifier(5, max_epochs=2, n_components=3), y > 0, ["a mixture of 3 Gaussians"]),
         (GPRegressor(5, max_epochs=2, likelihood="student_t"), y, ["noise of scale", "degrees of freedom"]),
         (GPRegressor(5, max_epochs=2, likelihood="poisson"), np.arange(200) % 9, ["base rate", "infinite"]),
-        (GPRegressor(5, max_epochs=2, likelihood="network"), np.stack([y, y], 1), ["2 outputs", "Network, noise of standard deviation"]),
+        (
+            GPRegressor(5, max_epochs=2, likelihood="network"),
+            np.stack([y, y], 1),
+            ["2 outputs", "Network, noise of standard deviation"],
+        ),
         (GPRegressor(5, max_epochs=2, kernel="linear"), y, ["Linear"]),
         (GPRegressor(5, max_epochs=2, kernel="arccosine"), y, ["degree 1, depth 3"]),
     ],

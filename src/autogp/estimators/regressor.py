@@ -245,9 +245,12 @@ class GPRegressor(RegressorMixin, GPEstimator):
         else:
             assert summary.y is not None
             likelihood = Poisson(outputs, rate=torch.from_numpy(summary.y.mean).clamp_min(1e-3))
-        if isinstance(likelihood, (Gaussian, StudentT, Network)):  # families that a change of units leaves as they are
-            return likelihood, TargetScaler.from_summary(summary)
-        return likelihood, None
+        if likelihood.num_outputs != outputs:
+            name = type(likelihood).__name__
+            raise ValueError(
+                f"y has {outputs} outputs, but the likelihood {name} has num_outputs={likelihood.num_outputs}"
+            )
+        return likelihood, TargetScaler.from_summary(summary) if likelihood.affine_targets else None
 
 
 def _checked_levels(quantiles: Any) -> torch.Tensor:

@@ -17,7 +17,9 @@ SMALLEST_SIDE = 8
 ACCENT = (59, 130, 196)  # between the two accents of the page
 
 
-def find_image_shape(source: Source, encoder: TableEncoder | None, given: Sequence[int] | None) -> tuple[int, ...] | None:
+def find_image_shape(
+    source: Source, encoder: TableEncoder | None, given: Sequence[int] | None
+) -> tuple[int, ...] | None:
     """The shape of the images that the rows are, (H, W), (3, H, W) or (H, W, 3), or None where they are no images.
 
     Without a word from the user they are taken for images where their number is that of square pictures, of one or of
