@@ -107,7 +107,7 @@ def test_relevance_adds_up_over_the_members_that_have_one():
 def test_kernels_describe_their_members_and_a_users_own_by_its_parameters():
     assert Periodic(1.5).describe() == "Periodic: period 1.5"
     assert (RBF([1.0, 2.0]) + Periodic(1.5)).describe() == (
-        "RBF: lengthscale 1 to 2 (one per column), variance 1 + Periodic: period 1.5"
+        "RBF: lengthscale 1 to 2 (per column), variance 1 + Periodic: period 1.5"
     )
     assert ((RBF() + RBF()) * ArcCosine(2, 3)).describe() == (
         "(RBF: lengthscale 1, variance 1 + RBF: lengthscale 1, variance 1) * (ArcCosine: degree 2, depth 3, variance 1)"

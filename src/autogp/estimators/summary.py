@@ -1,7 +1,7 @@
 """What a model is, in words and numbers that a person understands."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -24,10 +24,12 @@ def relevance(estimator: "GPEstimator") -> np.ndarray:
             f"the kernel {type(kernel).__name__} has no lengthscales to read feature_relevance_ from: "
             "define relevance() in its class"
         )
-    total = np.where(estimator._varies, weights.detach().mean(0).cpu().numpy(), 0.0)
-    if estimator.encoder_ is not None:  # a text column is as relevant as its one-hot columns together
-        owners = [number for number, part in enumerate(estimator.encoder_.parts) for _ in part.columns]
-        total = np.bincount(owners, weights=total, minlength=estimator.n_features_in_)
+    outputs = weights.detach().mean(0).expand(estimator.model_.inducing_inputs.shape[-1]).cpu().numpy()  # [D]
+    features: Any = estimator.model_.features
+    origins = features.origins(list(range(estimator.n_features_in_)))
+    if origins is None:
+        raise AttributeError("feature_relevance_ needs features that do not mix columns")
+    total = np.bincount(origins, weights=np.where(estimator._varies, outputs, 0.0), minlength=estimator.n_features_in_)
     return total / total.sum() if total.any() else np.full(len(total), 1 / len(total))
 
 
@@ -43,7 +45,7 @@ def described_facts(estimator: "GPEstimator") -> list[tuple[str, str]]:
     model, scaler = estimator.model_, estimator.target_scaler_
     return [
         ("data", _data(estimator)),
-        ("kernel", f"{model.kernel.describe()}, of scaled inputs"),
+        ("kernel", model.kernel.describe()),
         *(("relevance", text) for text in _relevance(estimator)),
         ("likelihood", model.likelihood.describe(1.0 if scaler is None else scaler.scale)),
         ("posterior", _posterior(estimator)),

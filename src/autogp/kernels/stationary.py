@@ -53,6 +53,12 @@ class Stationary(Kernel):
         groups = max(len(self.log_lengthscale), len(self.log_variance), *x.shape[:-2])
         return self.variance[:, None].to(x.dtype).expand(groups, x.shape[-2])
 
+    @torch.no_grad()
+    def stretch(self, latents: Tensor, factor: float) -> None:
+        if len(self.log_lengthscale) == 1:
+            raise ValueError("the kernel needs lengthscales for each latent function: share_kernel=False")
+        self.log_lengthscale[latents] += math.log(factor)
+
 
 class RBF(Stationary):
     """k = variance * exp(-|(x - z) / lengthscale|^2 / 2). The paper's equation has no 1/2; everyone else's has.

@@ -81,6 +81,11 @@ class Likelihood(nn.Module):
     finite_loo: bool = False  # E_q[1 / p(y | f)] is finite for every Gaussian q
 
     @property
+    def start_values(self) -> list[float] | None:
+        """Where the latent functions start, [Q], if not at 0."""
+        return None
+
+    @property
     def sampled(self) -> frozenset[str]:
         """Which of "elbo", "loo" and "predictive" have no exact or nearly exact rule, so that training samples them."""
         return frozenset() if self.num_latents == 1 else frozenset({"elbo", "loo", "predictive"})

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import is_classifier
 from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.utils.validation import check_is_fitted
@@ -101,7 +102,9 @@ class HeldOut:
 
 def features(estimator: Any, x: np.ndarray) -> np.ndarray:
     """Rows where the inducing inputs live, [B, D]."""
-    return estimator._scaled(x).double().cpu().numpy()
+    rows = torch.from_numpy(np.require(x, requirements=["C", "W"])).to(estimator.model_.device)
+    with torch.no_grad():
+        return estimator.model_.embed(rows).double().cpu().numpy()
 
 
 def figure_of(value: Any) -> str:

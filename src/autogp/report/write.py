@@ -18,7 +18,7 @@ from autogp.report.figures import training_figure
 from autogp.report.heldout import HeldOut, figure_of, percent
 from autogp.report.numbers import number_content
 from autogp.report.pictures import heat_map
-from autogp.storage import replace_file
+from autogp.storage import replacing
 
 __all__ = ["write_report"]
 
@@ -77,7 +77,8 @@ def write_report(
         )
     )
     page = page.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its unit stay on one line
-    replace_file(path, [page.encode()])
+    with replacing(path) as temporary:
+        temporary.write_bytes(page.encode())
 
 
 def _environment() -> Environment:
