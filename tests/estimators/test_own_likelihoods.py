@@ -69,9 +69,7 @@ def prices():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (400, 1))
     y = 5e4 + 1e4 * np.sin(X[:, 0]) + rng.laplace(scale=1e3, size=400)
-    model = GPRegressor(12, likelihood=Laplace(0.3), batch_size=100, max_epochs=80, random_state=0).fit(
-        X[:300], y[:300]
-    )
+    model = GPRegressor(12, likelihood=Laplace(0.3), max_epochs=150, random_state=0).fit(X[:300], y[:300])
     return model, X[300:], y[300:]
 
 
