@@ -75,10 +75,10 @@ def test_a_model_of_ones_own_parts_fits_predicts_and_comes_back(tmp_path):
     assert 0 < std.min() < std.max() < 1
 
     model.save(tmp_path / "model.autogp")
-    again = load_model(tmp_path / "model.autogp", types=[Periodic, Laplace])
+    again = load_model(tmp_path / "model.autogp", modules=[Periodic, Laplace])
     assert (again.predict(grid) == mean).all()
     assert clone(again).get_params()["kernel"].log_period.item() == model.kernel.log_period.item()
-    with pytest.raises(StorageError, match=r"types=\[.*Periodic"):
+    with pytest.raises(StorageError, match=r"modules=\[.*Periodic"):
         load_model(tmp_path / "model.autogp")
     with pytest.raises(AttributeError, match="Periodic has no lengthscales"):
         _ = model.feature_relevance_
