@@ -14,8 +14,14 @@ from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, M
 from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, Network, Poisson, Softmax, StudentT
 from autogp.posteriors import Posterior
 
-CODES = {torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.uint8: "U8"}
-ORDER = list(CODES)  # of the data in a file
+CODES = {  # in the order of the data in a file
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 POSTERIORS = {"gaussian": (1, False), "mixture": (2, False), "diagonal": (2, True)}  # components, diagonal or not
 
 
@@ -98,7 +104,7 @@ def forge(content: Any, tensors: dict[str, Tensor]) -> bytes:
     about = canonical({"description": content, "format": 2, "sha256": checksum.hexdigest()})
     entries: dict[str, Any] = {"__metadata__": {"autogp": about}}
     data = b""
-    for name, tensor in sorted(tensors.items(), key=lambda item: (ORDER.index(item[1].dtype), item[0])):
+    for name, tensor in sorted(tensors.items(), key=lambda item: (list(CODES).index(item[1].dtype), item[0])):
         start, data = len(data), data + tensor.contiguous().numpy().tobytes()
         entries[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, len(data)]}
     header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
