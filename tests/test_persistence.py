@@ -667,6 +667,7 @@ ATTACKS: dict[str, Callable] = {
         *(tensor(f"model.posterior.{name}", lambda it: it[:, :, :3].clone()) for name in ["mean", "log_scale"]),
         tensor(UPPER, lambda it: it[..., :3, :3].clone()),
     ),
+    "mean of two axes": tensor("model.features.maps.1.mean", lambda it: it[:, None]),
     "directions of three columns": tensor(DIRECTIONS, lambda it: torch.zeros(3, 2)),
     "weights for three components": tensor("mixed.posterior.logits", lambda it: torch.zeros(3, dtype=torch.float64)),
     "no components": both(

@@ -20,6 +20,7 @@ from autogp.data import TableEncoder, TargetScaler
 from autogp.features import Chain
 from autogp.likelihoods import Likelihood
 from autogp.model import SparseGP
+from autogp.persistence.checks import is_map
 from autogp.storage import StorageError
 from autogp.training import History, Phase, Settings, Start
 from autogp.training.schedule import OBJECTIVES
@@ -108,7 +109,7 @@ def load_model(path: str | Path, modules: Sequence[type] = ()) -> Any:
 def _parameters(saved: persistence.Saved) -> dict[str, Any]:
     found = dict(saved.description["parameters"])
     found |= {name.removeprefix(PREFIX): each for name, each in saved.modules.items() if name.startswith(PREFIX)}
-    if isinstance(found.get("class_weight"), list):
+    if isinstance(found.get("class_weight"), list | dict):
         found["class_weight"] = dict(found["class_weight"])
         if not all(type(weight) is float and 0 <= weight < math.inf for weight in found["class_weight"].values()):
             raise ValueError("class_weight must hold finite numbers from 0")
@@ -146,6 +147,8 @@ def _restore(estimator: Any, saved: persistence.Saved) -> None:
     model, targets = saved.modules["model"], saved.modules.get("target_scaler")
     if not (isinstance(model, SparseGP) and isinstance(model.features, Chain)):
         raise TypeError("its model is none with a chain of features")
+    if not (estimator.features is None or is_map(estimator.features)):
+        raise TypeError("the parameter features is no feature map")
     estimator.model_, estimator.target_scaler_ = model, targets
     described = description["encoder"]
     estimator.encoder_ = None if described is None else TableEncoder.from_description(described)

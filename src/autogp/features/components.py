@@ -33,8 +33,8 @@ class PrincipalComponents(FeatureMap):
         super().__init__()
         if not isinstance(num_components, Integral) or num_components < 1:
             raise ValueError(f"num_components must be a positive integer, got {num_components!r}")
-        shapes = [None if each is None else tuple(each.shape) for each in (mean, directions)]
-        if shapes != [None, None] and (not shapes[0] or shapes[1] != (shapes[0][0], num_components)):
+        shapes = [() if each is None else tuple(each.shape) for each in (mean, directions)]
+        if shapes != [(), ()] and (len(shapes[0]) != 1 or shapes[1] != (*shapes[0], num_components)):
             raise ValueError(f"mean must be [D] and directions [D, {num_components}], got {shapes[0]} and {shapes[1]}")
         self.num_components = int(num_components)
         self.register_buffer("mean", None if mean is None else mean.to(torch.float64))

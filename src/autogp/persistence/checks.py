@@ -14,7 +14,16 @@ from autogp.linalg import LAST_JITTER
 from autogp.model import SparseGP
 from autogp.posteriors import Posterior
 
-__all__ = ["MOST_LEVELS", "MOST_MODULES", "MOST_NUMBERS", "OWN", "check_numbers", "check_parts", "make_posterior"]
+__all__ = [
+    "MOST_LEVELS",
+    "MOST_MODULES",
+    "MOST_NUMBERS",
+    "OWN",
+    "check_numbers",
+    "check_parts",
+    "is_map",
+    "make_posterior",
+]
 
 # A posterior is its tensors and nothing else: their axes are K components, Q latents, M inducing inputs.
 POSTERIOR_AXES = {"logits": "K", "mean": "KQM", "log_scale": "KQM", "upper": "KQMM"}
@@ -49,7 +58,7 @@ def check_parts(kernel: Any, likelihood: Any, inducing_inputs: Any, features: An
     """What the constructor of a model takes for granted."""
     if not (isinstance(kernel, Kernel) and isinstance(likelihood, Likelihood) and isinstance(posterior, Posterior)):
         raise TypeError("a model is made of a kernel, a likelihood and a posterior")
-    if not (features is None or _maps(features)):
+    if not (features is None or is_map(features)):
         raise TypeError("features must be None, a feature map or a module of your own")
     if not isinstance(inducing_inputs, Tensor) or inducing_inputs.ndim != 3:
         raise ValueError("inducing_inputs must be a tensor of 3 axes")
@@ -65,10 +74,10 @@ def check_parts(kernel: Any, likelihood: Any, inducing_inputs: Any, features: An
         raise ValueError(f"the columns of inducing_inputs times the kernel's latent functions exceed {MOST_NUMBERS}")
 
 
-def _maps(module: Any) -> bool:
+def is_map(module: Any) -> bool:
     """Whether it maps rows to features, as far as can be told."""
     if isinstance(module, Chain):
-        return all(map(_maps, module.maps))
+        return all(map(is_map, module.maps))
     return isinstance(module, FeatureMap) or (isinstance(module, nn.Module) and type(module) not in OWN)
 
 
