@@ -72,10 +72,6 @@ def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
         description["classes"] = {"kind": classes.dtype.kind, "labels": [_plain(label) for label in classes]}
     else:
         description["outputs"] = None if estimator._single else estimator.n_outputs_  # pyright: ignore
-    try:
-        _check_declared(estimator)
-    except ValueError as error:
-        raise StorageError(f"{path} cannot be written: {error}") from error
     tensors = {name: torch.tensor(getattr(estimator, name), dtype=torch.float64) for name in SCORES}
     tensors["varies"] = torch.from_numpy(estimator._varies)
     tensors |= {f"history.{name}": column for name, column in History(estimator.history_).tensors().items()}
@@ -210,11 +206,11 @@ def _check_declared(estimator: Any) -> None:
     """The number of classes or outputs must be the one that the likelihood declares."""
     likelihood: Likelihood = estimator.model_.likelihood
     if hasattr(estimator, "classes_"):
-        name, declared, found = "num_classes", likelihood.num_classes, len(estimator.classes_)
+        declared, found = likelihood.num_classes, len(estimator.classes_)
     else:
-        name, declared, found = "num_outputs", likelihood.num_outputs, estimator.n_outputs_
+        declared, found = likelihood.num_outputs, estimator.n_outputs_
     if declared != found:
-        raise ValueError(f"the likelihood {type(likelihood).__name__} must declare {name} = {found}, not {declared}")
+        raise ValueError(f"the targets have {found} classes or outputs, but the likelihood {declared}")
 
 
 def _history(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
