@@ -20,6 +20,7 @@ LAYERS = [
     "objectives",
     "storage",
     "data",
+    "features",
     "training",
     "datasets",
     "metrics",

@@ -153,7 +153,7 @@ def test_training_that_fails_leaves_nothing(error: Callable[..., str], tmp_path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "data.csv has no rows"),
+        ("", "data.csv is empty"),
         ("a,y\n", "data.csv has no rows"),
         ("a,y\n1,x\n2,x\n", "all rows have the same class, 'x': there is nothing to learn"),
         ("a,y\n1,x\n2,\n", "target column 'y' has a missing value in row 2: remove such rows"),

@@ -20,7 +20,7 @@ from autogp.data import Source, Subset, Summary, TableEncoder, TargetScaler, sum
 from autogp.estimators.files import save_estimator
 from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
 from autogp.estimators.summary import describe, relevance
-from autogp.features import Chain, Scaling
+from autogp.features import Chain, Columns, Scaling
 from autogp.features.base import Mapped, as_map
 from autogp.kernels import Kernel
 from autogp.likelihoods import InfiniteLOOError, Likelihood
@@ -132,7 +132,7 @@ class GPEstimator(BaseEstimator):
     _kernel_name = "matern52"  # what "auto" is
     _kernel_variance = 1.0  # where a kernel given by name starts
 
-    def _check_targets(self, y: Any) -> np.ndarray:
+    def _check_targets(self, y: Any) -> Any:
         """Targets as the user has them, [N] or [N, P], without looking at what fit has learnt."""
         raise NotImplementedError
 
@@ -160,7 +160,7 @@ class GPEstimator(BaseEstimator):
         vars(self).update(vars(fitted))
         return self
 
-    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Source, np.ndarray]:
+    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Source, Any]:
         """Rows, and their targets as the user has them, both checked; `reset` (in fit) learns names and encoding."""
         source = as_source(self, X, reset)
         if y is None:
@@ -214,7 +214,7 @@ class GPEstimator(BaseEstimator):
 
     def _fit_features(self, rows: Source, seed: int) -> tuple[Chain, Summary]:
         """The maps from rows to the kernel's inputs, in order, and the summary of the rows as numbers."""
-        encoding = None if self.encoder_ is None else self.encoder_.features()
+        encoding = None if self.encoder_ is None else Columns.of(self.encoder_)
         maps: list[nn.Module] = [] if encoding is None else [encoding]
         numbers = rows if encoding is None else Mapped(rows, encoding)
         summary = summarise(numbers, allow_missing_targets=True)

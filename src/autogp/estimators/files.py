@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autogp import persistence
 from autogp.data import TableEncoder, TargetScaler
-from autogp.features import Chain
+from autogp.features import Chain, Columns
 from autogp.likelihoods import Likelihood
 from autogp.model import SparseGP
 from autogp.persistence.checks import is_map
@@ -179,7 +179,7 @@ def _restore_columns(estimator: Any, names: Any, varies: Tensor) -> None:
     encoder, model = estimator.encoder_, estimator.model_
     columns = width = estimator.n_features_in_
     if encoder is not None:
-        encoding = encoder.features()
+        encoding = Columns.of(encoder)
         columns, width = len(encoder.used), len(encoder.used if encoding is None else encoding.columns)
         if len(encoder.inputs) != estimator.n_features_in_ or names != encoder.inputs:
             raise ValueError("the encoding is of other columns")
