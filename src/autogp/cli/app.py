@@ -8,13 +8,14 @@ import typer
 
 import autogp
 from autogp.cli.durations import parse_duration
-from autogp.cli.terminal import reporting
+from autogp.cli.terminal import Commands, reporting
 
 __all__ = ["app"]
 
 EXIT_CODES = "Exit codes: 0 done, 1 something is wrong with data or model, 2 wrong usage, 130 and 143 interrupted."
 
 app = typer.Typer(
+    cls=Commands,
     help="Gaussian process models for any likelihood, at any scale.",
     epilog=EXIT_CODES,
     no_args_is_help=True,

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from autogp import metrics
 from autogp.cli.models import encoder_for, is_classifier, open_model, target_of
@@ -25,10 +24,7 @@ def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str 
     for note in source.notes:
         terminal.note(note)
     terminal.say(f"{model_path} on {len(source):,} rows of {data}")
-    table = Table("score", "value", "")
-    for name, (value, words) in scores.items():
-        table.add_row(name, f"{value:.4g}", words)
-    terminal.say(table)
+    terminal.table(["score", "value", ""], ([name, f"{value:.4g}", words] for name, (value, words) in scores.items()))
     values = {name: value for name, (value, _) in scores.items()}
     terminal.result({"rows": len(source), **values, "notes": source.notes})
 

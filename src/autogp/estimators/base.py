@@ -24,6 +24,7 @@ from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
 from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP
 from autogp.objectives import expected_log_prob, leave_out, log_predictive
 from autogp.posteriors import GaussianPosterior, MixturePosterior
+from autogp.printing import escaped
 from autogp.training import (
     KERNELS,
     Settings,
@@ -388,7 +389,7 @@ class GPEstimator(BaseEstimator):
     def summary(self) -> None:
         """Prints what the model is: kernel, likelihood, posterior and scores."""
         check_is_fitted(self)
-        print(describe(self))
+        print(escaped(describe(self)))
 
     def save(self, path: Any) -> None:
         """Writes the model to one file, which `autogp.load_model` reads; no pickle, and never half a file."""
