@@ -112,6 +112,8 @@ def test_display_suits_where_standard_error_goes(monkeypatch):
     assert isinstance(display, PlainLines)
     assert display.stream is sys.stderr
     assert display.interval == 30.0
+    monkeypatch.setattr(sys, "stderr", None)  # as in a program without a console
+    assert progress_display(True) is None
 
 
 @pytest.mark.parametrize("verbose", [True, False])
