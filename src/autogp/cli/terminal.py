@@ -22,7 +22,9 @@ from typer.core import TyperGroup
 
 from autogp.printing import escaped
 
-__all__ = ["Commands", "Terminal", "reporting"]
+__all__ = ["RESUME", "Commands", "Terminal", "reporting"]
+
+RESUME = "go on with the same command and --resume"
 
 
 class Terminal:
@@ -86,7 +88,7 @@ def reporting(json: bool, debug: bool) -> Iterator[Terminal]:
         except (typer.Exit, typer.BadParameter, BrokenPipeError):
             raise
         except KeyboardInterrupt as stop:
-            terminal.fail(str(stop) or "interrupted", label="")
+            terminal.fail(str(stop).replace("resume from there", RESUME) or "interrupted", label="")
             raise typer.Exit(getattr(stop, "exit_code", 130)) from None
         except Exception as error:
             if debug:
