@@ -43,3 +43,18 @@ def test_a_run_that_a_signal_stops_says_how_to_go_on(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["reproduce", "digits", "--only", "*-elbo-50-seed0", "--out", str(tmp_path)])
     assert result.exit_code == 143
     assert re.fullmatch(r"stopped by SIGTERM .* go on with the same command and --resume\n", result.stderr)
+
+
+def test_a_dry_run_is_asked_of_the_experiment(monkeypatch):
+    asked = []
+    monkeypatch.setattr("autogp.experiments.reproduce", lambda name, **options: asked.append(options) or [])
+    for options in ([], ["--dry-run"]):
+        assert CliRunner().invoke(app, ["reproduce", "digits", *options]).exit_code == 0
+    assert [options["dry_run"] for options in asked] == [False, True]
+
+
+def test_presets_are_the_experiment_s(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    result = CliRunner().invoke(app, ["reproduce", "mnist", "--preset", "theirs"])
+    assert result.exit_code == 2
+    assert f"mnist has no preset 'theirs'; it has {', '.join(EXPERIMENTS['mnist'].presets)}" in result.stderr

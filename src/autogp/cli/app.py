@@ -45,8 +45,9 @@ class Kernel(StrEnum):
 
 
 class Objective(StrEnum):
-    """What kernel and inducing inputs are learnt by."""
+    """What kernel and inducing inputs maximise."""
 
+    AUTO = "auto"
     ELBO = "elbo"
     LOO = "loo"
     PREDICTIVE = "predictive"
@@ -64,13 +65,6 @@ class Experiment(StrEnum):
     UCI = "uci"
     WISCONSIN = "wisconsin"
     MINING = "mining"
-
-
-class Preset(StrEnum):
-    """Whose settings."""
-
-    OURS = "ours"
-    PAPER = "paper"
 
 
 ModelPath = Annotated[
@@ -117,8 +111,8 @@ def fit(
         Kernel | None, typer.Option(help="How rows are compared; by default rbf for classes, else matern52.")
     ] = None,
     objective: Annotated[
-        Objective, typer.Option(help="What kernel and inducing inputs are learnt by.")
-    ] = Objective.ELBO,
+        Objective, typer.Option(help="What kernel and inducing inputs maximise; auto suits most data.")
+    ] = Objective.AUTO,
     time: Annotated[
         float | None, typer.Option(parser=parse_duration, metavar="DURATION", help="End in time: 90s, 5m or 1h30m.")
     ] = None,
@@ -149,7 +143,7 @@ def fit(
             {
                 "n_inducing": inducing,
                 **({} if kernel is None else {"kernel": kernel.value}),
-                "objective": objective.value,
+                **({} if objective is Objective.AUTO else {"objective": objective.value}),
                 "time_budget": time,
                 "max_epochs": epochs,
                 "random_state": seed,
@@ -231,7 +225,7 @@ def info(model: ModelPath, json: Json = False, debug: Debug = False) -> None:
 def reproduce(
     name: Annotated[Experiment, typer.Argument(help="The experiment.", show_default=False)],
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else AUTOGP_DATA says.")] = None,
-    preset: Annotated[Preset, typer.Option(help="Our settings, or the paper's.")] = Preset.OURS,
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Our settings, or others: 'paper'.")] = "ours",
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of everything random; by default the experiment's own.")
     ] = None,
@@ -247,6 +241,7 @@ def reproduce(
         bool, typer.Option("--validation", help="Judge by held-out training rows, to choose settings.")
     ] = False,
     download: Annotated[bool, typer.Option("--download", help="Fetch data that is not at hand.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the Python call of each run; run none.")] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the results.")] = Path("results"),
     json: Json = False,
     debug: Debug = False,
@@ -255,16 +250,21 @@ def reproduce(
     with reporting(json, debug) as terminal:
         from autogp import experiments
 
+        presets = dict.fromkeys(["ours", *experiments.EXPERIMENTS[name.value].presets])
+        if preset not in presets:
+            message = f"{name.value} has no preset {preset!r}; it has {', '.join(presets)}"
+            raise typer.BadParameter(message, param_hint="--preset")
         written = experiments.reproduce(
             name.value,
             data=data,
-            preset=preset.value,
+            preset=preset,
             seed=seed,
             time=time,
             resume=resume,
             validation=validation,
             only=only,
             download=download,
+            dry_run=dry_run,
             results=out,
             verbose=not json,
         )
