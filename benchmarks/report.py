@@ -1,4 +1,4 @@
-"""results/benchmarks.md (of a quick run benchmarks-quick.md) and its figures, from the JSON file alone."""
+"""README.md (of a quick run quick.md) in the folder of the results, and its figures, from the JSON file alone."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,10 +11,11 @@ EARLY, LATE = 0.9, 1.02  # of a budget: what lies outside is told with its time
 
 
 def write_report(content: dict[str, Any], mode: str, folder: Path) -> Path:
-    stem = "benchmarks" if mode == "full" else f"benchmarks-{mode}"
-    figures = write_figures(content["parts"], folder / stem)
-    path = folder / f"{stem}.md"
-    path.write_text(page(content, mode, {name: f"{stem}/{file.name}" for name, file in figures.items()}))
+    full = mode == "full"
+    figures = write_figures(content["parts"], folder if full else folder / mode)
+    path = folder / ("README.md" if full else f"{mode}.md")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(content, mode, {name: str(file.relative_to(folder)) for name, file in figures.items()}))
     return path
 
 

@@ -42,7 +42,7 @@ class Run:
 
 
 class Results:
-    """results/benchmarks.json: for each mode the machine, the versions, the parts that are finished and their dates."""
+    """benchmarks.json: for each mode the machine, the versions, the parts that are finished and their dates."""
 
     def __init__(self, path: Path):
         self.path = path

@@ -5,7 +5,7 @@
     python -m benchmarks.uci --table                                                       only makes the table
 
 The sets are nine regressions of the UCI repository and five small problems of Dezfouli and Bonilla (2015). Runs are
-kept in results/uci-autogp.json and results/uci-gpflow.json; those that are there already are not repeated. With
+kept in uci-autogp.json and uci-gpflow.json in results/benchmarks; those that are there already are not repeated. With
 `--validation` a fifth of each training set takes the place of the test set: that is how defaults are chosen. PYTHON
 is one that has GPflow (tests/proofs/reference/README.md says how to set one up); it first tries its recipes on such
 validation rows of split 0, and then uses the best of them for each set. One thread: export OMP_NUM_THREADS=1.
@@ -24,8 +24,9 @@ import numpy as np
 
 from autogp import GPClassifier, GPRegressor
 from autogp.datasets import load_savigp, load_uci, savigp, uci
+from autogp.storage import replacing
 
-RESULTS = Path("results")
+RESULTS = Path("results/benchmarks")
 PEER = Path(__file__).with_name("peer_gpflow_uci.py")
 SETS = [f"uci/{name}" for name in uci.NAMES] + [f"savigp/{name}" for name in savigp.NAMES]
 LIKELIHOODS = {"savigp/wisconsin": "bernoulli", "savigp/mining": "poisson"}  # the others: gaussian
@@ -98,7 +99,7 @@ def run_all(names: list[str], splits: int, validation: bool) -> None:
 def run_peer(python: str, names: list[str], splits: int, validation: bool) -> None:
     """GPflow in its own environment: recipes on validation rows of split 0, then the best of them on the test rows."""
     explored = RESULTS / "uci-gpflow-validation.json"
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         _write_arrays(Path(folder), names, 1, validation=True)
         subprocess.run([python, PEER, folder, explored, "--explore"], check=True)
@@ -178,10 +179,9 @@ def read(path: Path) -> dict[str, Any] | None:
 
 def write(path: Path, text: str) -> None:
     """All of the file or nothing."""
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    partial.replace(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text)
 
 
 def main() -> None:
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS, metavar="NAME", help=", ".join(SETS))
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--validation", action="store_true", help="held-out training rows instead of test rows")
-    parser.add_argument("--table", action="store_true", help="only make results/uci.md")
+    parser.add_argument("--table", action="store_true", help="only make results/benchmarks/uci.md")
     options = parser.parse_args()
     if options.peer:
         run_peer(options.peer, options.sets, options.splits, options.validation)

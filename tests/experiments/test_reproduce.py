@@ -69,7 +69,8 @@ def test_a_run_on_principal_components_sees_nothing_else(
 
 def test_digits_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = reproduce("digits", only="*-loo-[15]0-seed0", results=tmp_path, verbose="auto")
-    assert [path.name for path in paths] == ["digits-ours-loo-10-seed0.json", "digits-ours-loo-50-seed0.json"]
+    names = ["digits-ours-loo-10-seed0.json", "digits-ours-loo-50-seed0.json"]
+    assert paths == [tmp_path / "digits" / name for name in names]
     small, middle = map(read, paths)
     assert middle["scores"]["error"] < 0.03
     assert small["scores"]["error"] < 0.08
@@ -82,9 +83,9 @@ def test_digits_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "digits-ours-loo-50-seed0: error" in said
     readme = (tmp_path / "README.md").read_text()
     assert f"| 50 | {100 * middle['scores']['error']:.2f} % |" in readme
-    assert "digits-by-inducing.svg" in readme
-    assert (tmp_path / "digits-by-inducing.svg").read_text().startswith("<?xml")
-    assert not (tmp_path / "checkpoints").exists()
+    assert "(digits/by-inducing.svg)" in readme
+    assert (tmp_path / "digits" / "by-inducing.svg").read_text().startswith("<?xml")
+    assert not (tmp_path / "digits" / "checkpoints").exists()
 
 
 @pytest.mark.slow
@@ -146,7 +147,7 @@ def test_a_stopped_run_resumes_to_the_same_scores_with_its_whole_curve(
     monkeypatch.setattr(run_module, "scores", stop_at_the_third)
     with pytest.raises(TrainingInterruptedError):
         reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)
-    assert list((tmp_path / "checkpoints").iterdir())
+    assert list((tmp_path / "tiny" / "checkpoints").iterdir())
     with pytest.raises(ValueError, match=r"add --resume \(resume=True\) to go on, or delete .*checkpoints"):
         reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)
     (path,) = reproduce("tiny", only="*-elbo-*", results=tmp_path, resume=True, verbose=False)
@@ -155,7 +156,7 @@ def test_a_stopped_run_resumes_to_the_same_scores_with_its_whole_curve(
     assert found["scores"] == expected["scores"]
     assert [point["epoch"] for point in found["curve"]] == list(range(1, 9))
     assert [point["smse"] for point in found["curve"]] == [point["smse"] for point in expected["curve"]]
-    assert not (tmp_path / "checkpoints").exists()
+    assert not (tmp_path / "tiny" / "checkpoints").exists()
 
 
 def test_validation_never_sees_the_test_rows(tmp_path: Path, tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +166,7 @@ def test_validation_never_sees_the_test_rows(tmp_path: Path, tiny: Experiment, m
 
     monkeypatch.setitem(EXPERIMENTS, "tiny", replace(tiny, load=poisoned))
     paths = reproduce("tiny", results=tmp_path, validation=True, verbose=False)
-    assert {path.parent for path in paths} == {tmp_path / "validation"}
+    assert {path.parent for path in paths} == {tmp_path / "validation" / "tiny"}
     record = read(paths[0])
     assert (record["data"]["train"], record["data"]["test"]) == (80, 20)
     assert record["scores"]["smse"] < 1
@@ -188,7 +189,7 @@ def test_data_that_is_not_at_hand_is_named_and_left_out(
     paths = reproduce("sarcos", data=tmp_path, results=tmp_path, verbose=False)
     assert [path.stem for path in paths] == ["sarcos-ias-ours-elbo-50-seed0", "sarcos-ias-clean-ours-elbo-50-seed0"]
     assert caplog.text.count("gpml is left out: SARCOS") == 1
-    assert "sarcos-by-epoch.svg" in (tmp_path / "README.md").read_text()
+    assert "sarcos/by-epoch.svg" in (tmp_path / "README.md").read_text()
 
 
 def test_another_method_leaves_a_record_in_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +212,7 @@ def test_counts_are_scored_by_their_probability() -> None:
     data = waves("", None, 0, False)
     data = replace(data, y_train=np.arange(100) % 3, y_test=np.arange(50) % 3)
     scores = execute(replace(TINY, likelihood=Poisson, curve=False).runs("ours")[0], data)["scores"]
-    assert set(scores) == {"smse", "rmse", "nlp"}
+    assert set(scores) == {"smse", "r2", "rmse", "nlp"}
     assert 1 < scores["nlp"] < 2
 
 

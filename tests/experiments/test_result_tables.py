@@ -35,15 +35,16 @@ RECORD = {
 
 
 def write(folder: Path, name: str, **changes) -> None:
-    write_json(folder / f"{name}.json", {**copy.deepcopy(RECORD), "name": name, **changes})
+    record = {**copy.deepcopy(RECORD), "name": name, **changes}
+    write_json(folder / record["experiment"] / f"{name}.json", record)
 
 
 def test_a_line_has_the_mean_and_standard_error_over_seeds_and_what_was_published(tmp_path: Path) -> None:
     write(tmp_path, "a", seed=0, scores={"error": 0.02, "nlp": 0.07})
     write(tmp_path, "b", seed=1, scores={"error": 0.03, "nlp": 0.09})
     write(tmp_path, "c", inducing=10, published=None, epochs=7, seconds={"training": 1200.0})
-    (tmp_path / "other.json").write_text('{"runs": []}')
-    (tmp_path / "broken.json").write_text('{"kind": "autogp')
+    (tmp_path / "mnist" / "other.json").write_text('{"runs": []}')
+    (tmp_path / "mnist" / "broken.json").write_text('{"kind": "autogp')
     text = make_tables(tmp_path).read_text()
     lines = [line for line in text.splitlines() if line.startswith("|")]
     head = "| inducing inputs | error | NLP | error in the paper | NLP in the paper | seeds | epochs | time |"
@@ -52,7 +53,7 @@ def test_a_line_has_the_mean_and_standard_error_over_seeds_and_what_was_publishe
         "| 10 | 2.00 % | 0.0700 |  |  | 1 | 7 of 60 | 20 min |",
         "| 200 | 2.50 ± 0.50 % | 0.0800 ± 0.0100 | 1.71 % | 0.063 | 2 | 60 | 131 s |",
     ]
-    assert "60,000 rows to learn from" in text
+    assert "60,000 training rows" in text
     assert "Abacus (threads: 2)" in text
 
 
@@ -61,7 +62,7 @@ def test_runs_with_other_settings_than_the_newest_are_named(tmp_path: Path) -> N
     write(tmp_path, "old", note="Then.")
     write(tmp_path, "bound", objective="elbo")  # has no part in which q(u) is held
     text = make_tables(tmp_path).read_text()
-    assert "With other settings than the rest: old (held_prior 0.0 instead of 0.1).\n" in text
+    assert "Other settings than in the newest run: held_prior 0.0 instead of 0.1 in [old](mnist/old.json).\n" in text
     assert "Now." in text
     assert "Then." not in text
     assert "`autogp reproduce mnist`, seeds 0, 1 (`--seed`).\n" in text
@@ -72,10 +73,21 @@ def test_figures_have_the_same_bytes_from_the_same_files(tmp_path: Path) -> None
         for objective in ("elbo", "loo"):
             write(tmp_path, f"{objective}-{size}", inducing=size, objective=objective)
     make_tables(tmp_path)
-    figure = tmp_path / "mnist-by-inducing.svg"
+    figure = tmp_path / "mnist" / "by-inducing.svg"
     before = figure.read_bytes()
     make_tables(tmp_path)
     assert figure.read_bytes() == before
+
+
+def test_the_page_links_the_folders_of_experiments_and_the_pages_of_benchmarks(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write(tmp_path / "validation", "held-out", title="Another title")
+    assert "- [mnist](mnist): MNIST\n\n" in make_tables(tmp_path).read_text()
+    write_json(tmp_path / "benchmarks" / "benchmarks.json", {"quick": {}})
+    (tmp_path / "benchmarks" / "README.md").write_text("# Benchmarks\n")
+    text = make_tables(tmp_path).read_text()
+    assert "- [mnist](mnist): MNIST\n- [benchmarks/README.md](benchmarks/README.md): " in text
+    assert "Another title" not in text
 
 
 def test_experiments_follow_each_other_and_single_sizes_have_no_figure(tmp_path: Path) -> None:
@@ -117,9 +129,9 @@ def test_peers_lie_level_in_the_figure_and_samples_have_their_times(tmp_path: Pa
         write(tmp_path, f"s{samples}", **own, scores={"smse": 0.1}, seconds={"training": 1.0, "update": samples / 1000})
     text = make_tables(tmp_path).read_text()
     assert "svm |  |  | 30.00 % |" in text
-    assert "SVM" in (tmp_path / "mnist-by-inducing.svg").read_text()
+    assert "SVM" in (tmp_path / "mnist" / "by-inducing.svg").read_text()
     assert "| 100 | 0.1000 | 1 | 60 | 1 s | 0.100 s |" in text
-    assert "CPU time of an update" in (tmp_path / "sarcos-by-epoch.svg").read_text()
+    assert "CPU time of an update" in (tmp_path / "sarcos" / "by-epoch.svg").read_text()
 
 
 def test_a_curve_is_the_mean_over_the_seeds_and_says_where_some_are_missing(tmp_path: Path) -> None:
@@ -134,7 +146,7 @@ def test_a_curve_is_the_mean_over_the_seeds_and_says_where_some_are_missing(tmp_
         pytest.approx([0.5, 0.2]),
     )
     make_tables(tmp_path)
-    figure = (tmp_path / "sarcos-by-epoch.svg").read_text()
+    figure = (tmp_path / "sarcos" / "by-epoch.svg").read_text()
     assert figure.count("<!-- 10 samples -->") == 1
     assert figure.count("<!-- 100 samples (1 of 2 seeds) -->") == 1
 
@@ -145,7 +157,7 @@ def test_published_values_are_marked_once_for_each_kernel(tmp_path: Path) -> Non
             for preset in ("ours", "paper"):
                 write(tmp_path, f"{kernel}-{preset}-{size}", inducing=size, kernel=kernel, preset=preset)
     make_tables(tmp_path)
-    figure = (tmp_path / "mnist-by-inducing.svg").read_text()
+    figure = (tmp_path / "mnist" / "by-inducing.svg").read_text()
     for kernel in ("RBF-ARD", "arc-cosine"):
         assert figure.count(f"<!-- {kernel}, loo, as published -->") == 1
 
@@ -156,8 +168,8 @@ def test_estimators_have_a_figure_of_their_own(tmp_path: Path) -> None:
             own = {"preset": name, "samples": samples, "experiment": "efficiency", "metrics": ["noise", "smse"]}
             curve = [{"step": 0, "smse": 1.0}, {"step": 20, "smse": 0.5}]
             write(tmp_path, f"{name}-{samples}", **own, curve=curve, scores={"noise": 1 / samples, "smse": 0.5})
-    assert "efficiency.svg" in make_tables(tmp_path).read_text()
-    assert (tmp_path / "efficiency.svg").exists()
+    assert "(efficiency/estimators.svg)" in make_tables(tmp_path).read_text()
+    assert (tmp_path / "efficiency" / "estimators.svg").exists()
 
 
 def test_numbers_become_plain_json() -> None:
@@ -166,10 +178,10 @@ def test_numbers_become_plain_json() -> None:
 
 
 def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
+    path = tmp_path / "mnist" / "a.json"
     write_json(path, {"kind": "autogp experiment", "x": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(path, {"x": math.nan})
     assert read_json(path) == {"kind": "autogp experiment", "x": 1}
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(path.parent.iterdir()) == [path]
     assert read_records(tmp_path) == [{"kind": "autogp experiment", "x": 1}]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import typer
+from sklearn.base import is_classifier
 
-from autogp.cli.models import encoder_for, is_classifier, open_model
+from autogp.cli.models import encoder_for, open_model
 from autogp.cli.terminal import Terminal
 from autogp.cli.writing import check_writable, table_writer
 from autogp.data import ArraySource, Unseen, read_rows

@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
+from autogp.storage import replacing
+
 __all__ = ["TITLES", "Record", "figure_by_epoch", "figure_by_inducing", "figure_of_estimators"]
 
 Record = dict[str, Any]
@@ -29,7 +31,7 @@ KERNELS = {"rbf": "RBF-ARD", "arccosine": "arc-cosine"}
 SHADES = ("#fdae6b", "#e6550d", "#9e3d00", "#3f1a00")  # from few samples to many
 
 
-def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
+def figure_by_inducing(records: list[Record], folder: Path) -> Path | None:
     """Each metric by the number of inducing inputs, a line for each kernel, objective and preset; peers lie level."""
     peers = [record for record in records if not record["inducing"]]
     records = [record for record in records if record["inducing"]]
@@ -75,10 +77,10 @@ def figure_by_inducing(records: list[Record], path: Path) -> Path | None:
         if metric == "error":
             axis.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes[-1].legend(fontsize=8, frameon=False)
-    return _save(figure, path.with_name(f"{path.name}-by-inducing.svg"))
+    return _save(figure, folder / "by-inducing.svg")
 
 
-def figure_by_epoch(records: list[Record], path: Path) -> Path | None:
+def figure_by_epoch(records: list[Record], folder: Path) -> Path | None:
     """The first metric over the epochs, a panel for each data set, a line for each preset and number of samples; and
     where the number of samples varies, the time of an update by it."""
     curves = [record for record in records if record["curve"] and "epoch" in record["curve"][0]]
@@ -115,10 +117,10 @@ def figure_by_epoch(records: list[Record], path: Path) -> Path | None:
         axis.set_xticks(counts, [f"{count:,}" for count in counts])
         axis.xaxis.minorticks_off()
         _plain_ticks(axis.yaxis)
-    return _save(figure, path.with_name(f"{path.name}-by-epoch.svg"))
+    return _save(figure, folder / "by-epoch.svg")
 
 
-def figure_of_estimators(records: list[Record], path: Path) -> Path | None:
+def figure_of_estimators(records: list[Record], folder: Path) -> Path | None:
     """Noise of the gradient by samples; the error over the steps with the fewest samples; the error reached, by
     samples; a line for each estimator."""
     own = [record for record in records if "noise" in record["scores"]]
@@ -148,7 +150,7 @@ def figure_of_estimators(records: list[Record], path: Path) -> Path | None:
         axis.xaxis.minorticks_off()
     _plain_ticks(axes[1].yaxis)
     axes[1].legend(fontsize=8, frameon=False)
-    return _save(figure, path.with_name(f"{path.name}.svg"))
+    return _save(figure, folder / "estimators.svg")
 
 
 def _mean_curve(records: list[Record], over: str, metric: str) -> tuple[list[float], list[float]]:
@@ -191,6 +193,7 @@ def _canvas(panels: int) -> tuple[Figure, list[Any]]:
 def _save(figure: Figure, path: Path) -> Path:
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
-    with matplotlib.rc_context({"svg.hashsalt": "autogp"}):  # the same bytes from the same results
-        figure.savefig(path, metadata={"Date": None})
+    with matplotlib.rc_context({"svg.hashsalt": "autogp"}), replacing(path) as temporary:
+        # The salt and no date: the same bytes from the same results.
+        figure.savefig(temporary, format="svg", metadata={"Date": None})
     return path

@@ -17,6 +17,7 @@ from autogp.experiments.figures import (
     figure_of_estimators,
 )
 from autogp.experiments.record import plain, read_records
+from autogp.storage import replacing
 from autogp.training import Settings
 
 __all__ = ["make_tables", "shown"]
@@ -31,25 +32,30 @@ AXES: dict[str, Callable[[Record], Any]] = {  # what may be varied: how a record
 }
 INTRODUCTION = """# Results
 
-Each run left a JSON file here: settings, seed, versions, machine, times, every score and the course of the training.
-The tables and figures below are made from these files alone, by `autogp.experiments.make_tables`.
+An experiment's folder holds a JSON file for each run: settings, seed, versions, machine, times, every score and the
+course of the training. The tables and figures below are made from these files alone, by
+`autogp.experiments.make_tables`.
 
-NLP is the mean of -log p(y) of a test row, in nats; SMSE the squared error over the variance of the targets. Numbers
-after ± are standard errors over the seeds. Times are of training alone.
+NLP is the mean of -log p(y) over the test rows, in nats; SMSE is the mean squared error over the variance of the
+targets. Numbers after ± are standard errors over the seeds. Times are of training alone.
 """
 
+BENCHMARKS = {  # pages of benchmarks/
+    "benchmarks/README.md": "speed and quality beside GPflow, GPyTorch and scikit-learn",
+    "benchmarks/uci.md": "`GPRegressor()` and `GPClassifier()` beside GPflow",
+}
 DEFAULTS = plain(asdict(Settings()))
 VARIED = {"objective", "samples", "seed", "max_epochs", "time_budget", "checkpoint_seconds", "device"}  # shown, or free
-COMPARED = "All that was learnt by more than one objective; docs/leave-one-out.md says what follows from it."
+COMPARED = "Models that were trained with more than one objective; `docs/leave-one-out.md` discusses them."
 
 
 def make_tables(folder: str | Path) -> Path:
-    """Writes README.md with a table for each experiment, and its figures, into the folder of the results."""
+    """Writes README.md with a table for each experiment into the folder of the results, and figures beside the runs."""
     folder = Path(folder)
     experiments: dict[str, list[Record]] = defaultdict(list)
     for record in read_records(folder):
         experiments[record["experiment"]].append(record)
-    parts = [INTRODUCTION]
+    parts = [INTRODUCTION, _contents(folder, experiments)]
     for name, records in experiments.items():
         newest = max(records, key=lambda record: record["date"])
         title, note = newest["title"], newest.get("note")
@@ -59,19 +65,27 @@ def make_tables(folder: str | Path) -> Path:
         metrics = [metric for metric in records[0]["metrics"] if metric != "smse"]
         by_objective = _by_objective(records, {axis: AXES[axis] for axis in ("data", "kernel")}, metrics)
         parts.append(by_objective if several and by_objective else _table(records))
-        parts += [f"With other settings than the rest: {others}.\n"] if (others := _deviations(records)) else []
+        parts += [f"Other settings than in the newest run: {others}.\n"] if (others := _deviations(records)) else []
         for figure in (figure_by_inducing, figure_by_epoch, figure_of_estimators):
             path = figure(records, folder / name)
             if path is not None:
-                parts.append(f"![{title}]({path.name})\n")
+                parts.append(f"![{title}]({name}/{path.name})\n")
     everything = [record for records in experiments.values() for record in records]
     axes = {"experiment": lambda record: f"{record['experiment']} {record['data']['set']}".strip()}
     axes |= {axis: AXES[axis] for axis in ("kernel", "preset", "inducing inputs")}
     compared = _by_objective(everything, axes, ("nlp", "error", "calibration"))
     parts += [f"## Which objective\n\n{COMPARED}\n\n{compared}"] if compared else []
     readme = folder / "README.md"
-    readme.write_text("\n".join(parts))
+    with replacing(readme) as temporary:
+        temporary.write_text("\n".join(parts))
     return readme
+
+
+def _contents(folder: Path, experiments: Mapping[str, list[Record]]) -> str:
+    """A line for each experiment, with its folder, and for each page of the benchmarks that is there."""
+    lines = [f"- [{name}]({name}): {records[0]['title']}" for name, records in experiments.items()]
+    lines += [f"- [{page}]({page}): {title}" for page, title in BENCHMARKS.items() if (folder / page).exists()]
+    return "\n".join(lines) + "\n"
 
 
 def shown(record: Record) -> str:
@@ -98,21 +112,22 @@ def _deviations(records: list[Record]) -> str:
     for record in records:
         if record["objective"]:
             groups[record["data"]["set"], record["preset"], record["objective"]].append(record)
-    found = []
+    found: dict[str, list[str]] = defaultdict(list)
     for (_, _, objective), group in groups.items():
         names = [key for key in DEFAULTS if key not in VARIED and not (objective == "elbo" and key.startswith("held_"))]
         newest = max(group, key=lambda record: record["date"])
         for record in group:
             own, other = (DEFAULTS | each["settings"] for each in (record, newest))
             differing = [f"{key} {own[key]} instead of {other[key]}" for key in names if own[key] != other[key]]
-            found += [f"{record['name']} ({', '.join(differing)})"] if differing else []
-    return "; ".join(found)
+            if differing:
+                found[", ".join(differing)].append(f"[{record['name']}]({record['experiment']}/{record['name']}.json)")
+    return "; ".join(f"{how} in {', '.join(names)}" for how, names in found.items())
 
 
 def _sizes(records: list[Record]) -> str:
     sizes = {record["data"]["name"]: record["data"] for record in records}
     parts = [
-        f"{name}: {data['train']:,} rows to learn from, {data['test']:,} to be judged by, {data['inputs']} inputs"
+        f"{name}: {data['train']:,} training rows, {data['test']:,} test rows, {data['inputs']} inputs"
         for name, data in sizes.items()
     ]
     machines = {f"{record['machine']['processor']} (threads: {record['machine']['threads']})" for record in records}
