@@ -31,6 +31,11 @@ def test_help_answers_before_torch_could_be_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
 
 
+def test_only_a_report_waits_for_matplotlib() -> None:
+    code = "import sys; import autogp.cli.fitting, autogp.cli.evaluating; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+
+
 @pytest.mark.parametrize("command", ["fit", "predict", "evaluate", "report", "info"])
 def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
     shown = run(command, "--help").stdout

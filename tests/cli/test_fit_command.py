@@ -13,7 +13,7 @@ from interruption import Interruption
 from passengers import QUICK, write_passengers
 from typer.testing import Result
 
-from autogp import GPClassifier, load_model
+from autogp import load_model
 
 Run = Callable[..., Result]
 RunJson = Callable[..., dict[str, Any]]
@@ -88,11 +88,11 @@ def test_settings_reach_the_estimator(run: Run, tmp_path: Path) -> None:
     assert model.history_[-1]["epoch"] == 3
 
 
-def test_the_objective_is_the_estimator_s_own_choice_unless_said(run: Run, tmp_path: Path) -> None:
+def test_kernel_and_objective_are_the_estimator_s_own_choice_unless_said(run: Run, tmp_path: Path) -> None:
     data = table(tmp_path / "data.csv", a=RNG.normal(size=60), y=RNG.choice(["u", "v"], 60))
-    for options in ([], ["--objective", "auto"]):
-        run("fit", data, "-t", "y", "-o", tmp_path / "m.autogp", *QUICK, *options)
-        assert load_model(tmp_path / "m.autogp").objective == GPClassifier().objective
+    run("fit", data, "-t", "y", "-o", tmp_path / "m.autogp", *QUICK)
+    model = load_model(tmp_path / "m.autogp")
+    assert (model.kernel, model.objective) == ("auto", "auto")
 
 
 def test_arrays_and_idx_files_are_taken(run_json: RunJson, tmp_path: Path) -> None:

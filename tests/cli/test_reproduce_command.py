@@ -51,10 +51,12 @@ def test_a_dry_run_is_asked_of_the_experiment(monkeypatch):
     for options in ([], ["--dry-run"]):
         assert CliRunner().invoke(app, ["reproduce", "digits", *options]).exit_code == 0
     assert [options["dry_run"] for options in asked] == [False, True]
+    assert (
+        "it prints Python, not JSON" in CliRunner().invoke(app, ["reproduce", "digits", "--dry-run", "--json"]).stderr
+    )
 
 
-def test_presets_are_the_experiment_s(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+def test_presets_are_the_experiment_s():
     result = CliRunner().invoke(app, ["reproduce", "mnist", "--preset", "theirs"])
-    assert result.exit_code == 2
-    assert f"mnist has no preset 'theirs'; it has {', '.join(EXPERIMENTS['mnist'].presets)}" in result.stderr
+    assert result.exit_code == 1
+    assert result.stderr == f"error: mnist has no preset 'theirs'; it has {', '.join(EXPERIMENTS['mnist'].presets)}\n"

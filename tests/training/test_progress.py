@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from learnable import Problem
@@ -29,6 +30,7 @@ PROGRESS = Progress(
     seconds=70.0,
     seconds_left=163.4,
     skipped=0,
+    predictor=Mock(),
 )
 
 

@@ -36,6 +36,7 @@ class Task(StrEnum):
 class Kernel(StrEnum):
     """The kernels that have a name."""
 
+    AUTO = "auto"
     RBF = "rbf"
     MATERN12 = "matern12"
     MATERN32 = "matern32"
@@ -108,8 +109,8 @@ def fit(
     ] = None,
     inducing: Annotated[int, typer.Option(min=1, help="Inducing inputs: accuracy and time grow with them.")] = 200,
     kernel: Annotated[
-        Kernel | None, typer.Option(help="How rows are compared; by default rbf for classes, else matern52.")
-    ] = None,
+        Kernel, typer.Option(help="How rows are compared; auto is rbf for classes, else matern52.")
+    ] = Kernel.AUTO,
     objective: Annotated[
         Objective, typer.Option(help="What kernel and inducing inputs maximise; auto suits most data.")
     ] = Objective.AUTO,
@@ -142,8 +143,8 @@ def fit(
             ignore or [],
             {
                 "n_inducing": inducing,
-                **({} if kernel is None else {"kernel": kernel.value}),
-                **({} if objective is Objective.AUTO else {"objective": objective.value}),
+                "kernel": kernel.value,
+                "objective": objective.value,
                 "time_budget": time,
                 "max_epochs": epochs,
                 "random_state": seed,
@@ -250,10 +251,8 @@ def reproduce(
     with reporting(json, debug) as terminal:
         from autogp import experiments
 
-        presets = dict.fromkeys(["ours", *experiments.EXPERIMENTS[name.value].presets])
-        if preset not in presets:
-            message = f"{name.value} has no preset {preset!r}; it has {', '.join(presets)}"
-            raise typer.BadParameter(message, param_hint="--preset")
+        if dry_run and json:
+            raise typer.BadParameter("it prints Python, not JSON", param_hint="--dry-run")
         written = experiments.reproduce(
             name.value,
             data=data,

@@ -12,7 +12,6 @@ from autogp.cli.predicting import QUANTILES
 from autogp.cli.terminal import Terminal
 from autogp.cli.writing import check_writable
 from autogp.data import ArraySource, check_finite, open_source
-from autogp.report import write_report
 
 __all__ = ["evaluate_file", "report_file"]
 
@@ -42,6 +41,8 @@ def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str 
 
 def report_file(terminal: Terminal, model_path: Path, data: Path, target: str | None, out: Path) -> None:
     """Writes the page that `autogp report` promises."""
+    from autogp.report import write_report  # here: matplotlib is a tenth of what `autogp evaluate` would import
+
     check_writable(out, data, model_path)
     model = open_model(model_path)
     source = _open(model, data, target)
