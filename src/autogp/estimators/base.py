@@ -75,6 +75,8 @@ class GPEstimator(BaseEstimator):
         "time_budget": [Interval(Real, 0, None, closed="neither"), None],
         "checkpoint": [str, PathLike, None],
         "random_state": ["random_state"],
+        "verbose": ["boolean", StrOptions({"auto"})],
+        "device": [str],
     }
 
     model_: SparseGP
