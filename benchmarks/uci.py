@@ -24,6 +24,7 @@ import numpy as np
 
 from autogp import GPClassifier, GPRegressor
 from autogp.datasets import load_savigp, load_uci, savigp, uci
+from autogp.storage import replacing
 
 RESULTS = Path("results/benchmarks")
 PEER = Path(__file__).with_name("peer_gpflow_uci.py")
@@ -179,9 +180,8 @@ def read(path: Path) -> dict[str, Any] | None:
 def write(path: Path, text: str) -> None:
     """All of the file or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    partial.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text(text)
 
 
 def main() -> None:

@@ -7,9 +7,9 @@ import torch
 
 from autogp import InfiniteLOOError, SparseGP
 from autogp.kernels import RBF
-from autogp.likelihoods import Gaussian
+from autogp.likelihoods import Gaussian, Likelihood
 from autogp.model import condition
-from autogp.objectives import leave_one_out, log_predictive, sparse_leave_one_out
+from autogp.objectives import log_predictive
 from autogp.training import absorb
 
 
@@ -31,7 +31,7 @@ def test_taking_a_row_out_of_q_equals_never_having_seen_it():
     basis, prior_variance = model.basis(x, prepared)
     marginals = condition(basis, prior_variance, prepared.moments)
     assert (marginals.variance > 0.05).any()  # where leave-one-out of f itself would be infinite
-    found = sparse_leave_one_out(model.likelihood, marginals, y)
+    found = model.likelihood.log_leave_one_out(*marginals, y)
     for row in range(30):
         others = torch.arange(30) != row
         without = exact_model(x[others], y[others], z, noise=0.05)
@@ -48,8 +48,8 @@ def test_it_is_leave_one_out_of_f_where_u_tells_everything():
     prepared = model.prepare()
     basis, prior_variance = model.basis(x, prepared)
     marginals = condition(basis, prior_variance, prepared.moments)
-    found = sparse_leave_one_out(model.likelihood, marginals, y)
-    expected = leave_one_out(model.likelihood, marginals, y)
+    found = model.likelihood.log_leave_one_out(*marginals, y)
+    expected = Likelihood.log_leave_one_out(model.likelihood, *marginals, y)  # out of q(f)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
@@ -61,8 +61,8 @@ def test_a_row_of_which_q_knows_less_than_its_own_noise_is_refused():
     model = SparseGP(RBF(variance=2.0), Gaussian(variance=0.1), x[5:8])  # q is the prior
     marginals = model.marginals(x)
     with pytest.raises(InfiniteLOOError, match=r"at \d+ of 12 rows q\(f\) is too wide \(the first is row \d+"):
-        sparse_leave_one_out(model.likelihood, marginals, y)
-    rows = sparse_leave_one_out(model.likelihood, model.marginals(x[7:8]), y[7:8])  # nothing to take out
+        model.likelihood.log_leave_one_out(*marginals, y)
+    rows = model.likelihood.log_leave_one_out(*model.marginals(x[7:8]), y[7:8])  # nothing to take out
     assert rows.tolist() == [0.0]
     (rows.sum() * 1.0).backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)

@@ -9,17 +9,16 @@ if TYPE_CHECKING:
     from autogp.linalg import NotPositiveDefiniteError
     from autogp.model import SparseGP
     from autogp.objectives import elbo, loo, predictive
-    from autogp.posteriors import GaussianPosterior, MixturePosterior
+    from autogp.posteriors import Posterior
 
 __version__ = "0.1.0"
 
 __all__ = [
     "GPClassifier",
     "GPRegressor",
-    "GaussianPosterior",
     "InfiniteLOOError",
-    "MixturePosterior",
     "NotPositiveDefiniteError",
+    "Posterior",
     "SparseGP",
     "elbo",
     "load_model",
@@ -33,7 +32,7 @@ _HOMES = {
     "linalg": ("NotPositiveDefiniteError",),
     "model": ("SparseGP",),
     "objectives": ("elbo", "loo", "predictive"),
-    "posteriors": ("GaussianPosterior", "MixturePosterior"),
+    "posteriors": ("Posterior",),
 }
 
 

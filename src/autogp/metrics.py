@@ -1,13 +1,18 @@
 """Scores of predictions: error rate, negative log probability, squared error, calibration."""
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.metrics import mean_squared_error, zero_one_loss
 
 __all__ = [
     "brier_score",
+    "class_scores",
     "error_rate",
     "expected_calibration_error",
     "negative_log_probability",
+    "number_scores",
     "standardised_squared_error",
 ]
 
@@ -18,11 +23,11 @@ def error_rate(labels: ArrayLike, probabilities: ArrayLike) -> float:
     >>> error_rate([0, 1], [[0.9, 0.1], [0.8, 0.2]])
     0.5
     """
-    return float(np.mean(np.argmax(probabilities, axis=1) != np.asarray(labels)))
+    return float(zero_one_loss(labels, np.argmax(probabilities, axis=1)))
 
 
 def negative_log_probability(labels: ArrayLike, probabilities: ArrayLike) -> float:
-    """Mean of -log p(label), the NLP of the paper.
+    """Mean of -log p(label), the NLP of the paper; scikit-learn's log_loss clips probabilities below 2e-16.
 
     >>> round(negative_log_probability([0, 1], [[0.5, 0.5], [0.5, 0.5]]), 4)
     0.6931
@@ -34,6 +39,8 @@ def negative_log_probability(labels: ArrayLike, probabilities: ArrayLike) -> flo
 
 def brier_score(labels: ArrayLike, probabilities: ArrayLike) -> float:
     """Mean squared distance between probabilities and what happened: 0 is perfect, 2 the worst.
+
+    As scikit-learn's brier_score_loss(..., scale_by_half=False), which takes more than two classes from 1.7 on.
 
     >>> brier_score([0], [[1.0, 0.0]])
     0.0
@@ -63,5 +70,47 @@ def standardised_squared_error(targets: ArrayLike, mean: ArrayLike) -> float:
     >>> standardised_squared_error([1.0, 3.0], [2.0, 2.0])
     1.0
     """
-    targets, mean = np.asarray(targets, dtype=np.float64), np.asarray(mean, dtype=np.float64)
-    return float(np.mean(np.mean((targets - mean) ** 2, axis=0) / np.var(targets, axis=0)))
+    return float(np.mean(mean_squared_error(targets, mean, multioutput="raw_values") / np.var(targets, axis=0)))
+
+
+def class_scores(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, float]:
+    """Every score of predicted classes; labels [N], probabilities [N, C].
+
+    >>> class_scores([0, 1], [[0.5, 0.5], [0.5, 0.5]])
+    {'error': 0.5, 'nlp': 0.6931471805599453, 'brier': 0.5, 'calibration': 0.0}
+    """
+    return {
+        "error": error_rate(labels, probabilities),
+        "nlp": negative_log_probability(labels, probabilities),
+        "brier": brier_score(labels, probabilities),
+        "calibration": expected_calibration_error(labels, probabilities),
+    }
+
+
+def number_scores(
+    targets: ArrayLike,
+    mean: ArrayLike,
+    log_density: ArrayLike | None = None,
+    interval: tuple[ArrayLike, ArrayLike] | None = None,
+) -> dict[str, float]:
+    """Every score of predicted numbers; targets and mean [N] or [N, P], log_density [N], interval two such as mean.
+
+    Missing targets (NaN) do not count. `smse` and `r2` are averaged over the outputs that vary, and NaN if none does.
+    `nlp` is there with `log_density`, `coverage`, the share of the targets in their intervals, with `interval`.
+
+    >>> number_scores([1.0, 3.0], [2.0, 3.0], interval=([0.0, 3.5], [2.0, 4.0]))
+    {'smse': 0.5, 'r2': 0.5, 'rmse': 0.7071067811865476, 'coverage': 0.5}
+    """
+    y, mean = (np.asarray(array, dtype=np.float64).reshape(len(array), -1) for array in (targets, mean))  # [N, P]
+    known = ~np.isnan(y)
+    columns = [(y[rows, p], mean[rows, p]) for p, rows in enumerate(known.T)]
+    ratios = [standardised_squared_error(true, said) for true, said in columns if len(true) and np.ptp(true) > 0]
+    smse = float(np.mean(ratios)) if ratios else math.nan
+    rmse = math.sqrt(np.mean((y - mean)[known] ** 2)) if known.any() else math.nan
+    found = {"smse": smse, "r2": 1 - smse, "rmse": rmse}
+    if log_density is not None:
+        found["nlp"] = -float(np.mean(log_density))
+    if interval is not None:
+        low, high = (np.reshape(bound, y.shape)[known] for bound in interval)
+        found["coverage"] = float(np.mean((low <= y[known]) & (y[known] <= high))) if known.any() else math.nan
+    return found

@@ -1,5 +1,6 @@
-"""The sparse Gaussian process: kernel, likelihood, inducing inputs and posterior, and the marginals they imply."""
+"""The sparse Gaussian process: features, kernel, likelihood, inducing inputs and posterior; the marginals of q(f)."""
 
+import copy
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -7,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from autogp.kernels import Kernel
-from autogp.kernels.base import check_points
+from autogp.kernels.base import check_finite, check_points
 from autogp.likelihoods import Likelihood, Prediction
 from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky, safe_factor_and_inverse, solve, whiten
 from autogp.moments import HeldMoments, Moments, squared_norms
-from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior
+from autogp.posteriors import Posterior, Variational
 
-__all__ = ["Joint", "Marginals", "Prepared", "SparseGP", "condition"]
+__all__ = ["Joint", "Marginals", "Predictor", "Prepared", "SparseGP", "apply_map", "condition"]
 
 CHUNK_NUMBERS = 2**24  # numbers in the largest temporary of a prediction: 64 MiB in float32
 
@@ -47,16 +48,20 @@ class Joint(NamedTuple):
 class SparseGP(nn.Module):
     """Q latent Gaussian processes summarised by M inducing inputs, and a likelihood.
 
-    `inducing_inputs` are [M, D], shared by all latents, or [Q, M, D]. Blocks of B rows are computed in the precision
-    of x; the M x M algebra is float64 always. The posterior is a full Gaussian unless another is given.
+    `features` is any module from rows [B, ...] to [B, D], learnt with the kernel unless its parameters are frozen;
+    without it the rows are the inputs of the kernel. `inducing_inputs` live in its output space: [M, D], shared by all
+    latents, or [Q, M, D]. The posterior is one full Gaussian unless another is given.
 
-    The precision of `inducing_inputs` as given decides the jitter on Kzz for good, because q(v) means something only
-    beside the L that it was learnt with: float32 rows of a model built in float64 are computed in float64.
+    `model(x)` gives the marginals of q(f), with gradients. Rows are computed in the precision of `inducing_inputs` as
+    given, the M x M algebra in float64 always. That precision also decides the jitter on Kzz, for good: q(v) means
+    something only beside the L that it was learnt with.
 
     >>> import torch
     >>> from autogp.kernels import RBF
     >>> from autogp.likelihoods import Softmax
     >>> model = SparseGP(RBF(lengthscale=[1.0, 2.0]), Softmax(3), torch.randn(5, 2))
+    >>> model(torch.randn(4, 2)).mean.shape
+    torch.Size([1, 4, 3])
     >>> model.predict(torch.randn(4, 2)).mean.shape  # class probabilities
     torch.Size([4, 3])
     """
@@ -68,10 +73,12 @@ class SparseGP(nn.Module):
         kernel: Kernel,
         likelihood: Likelihood,
         inducing_inputs: Tensor,
-        posterior: GaussianPosterior | MixturePosterior | HeldPosterior | None = None,
+        features: nn.Module | None = None,
+        posterior: Posterior | None = None,
     ):
         super().__init__()
         check_points(inducing_inputs=inducing_inputs)
+        check_finite(inducing_inputs=inducing_inputs)
         z = inducing_inputs.detach().to(torch.float64)
         z = (z[None] if z.ndim == 2 else z).clone(memory_format=torch.contiguous_format)
         if 0 in z.shape:
@@ -87,23 +94,46 @@ class SparseGP(nn.Module):
                 f"the kernel has parameters for {groups} latent functions, "
                 f"the likelihood needs 1 (shared) or {likelihood.num_latents}"
             )
+        self.features = features
         self.kernel = kernel
         self.likelihood = likelihood
         self.inducing_inputs = nn.Parameter(z)
         jitter = FIRST_JITTER.get(inducing_inputs.dtype, FIRST_JITTER[torch.float32])
         self.register_buffer("jitter", torch.tensor(jitter, dtype=torch.float64))
-        self.posterior = posterior or GaussianPosterior(likelihood.num_latents, z.shape[1])
+        self.posterior = posterior or Posterior(likelihood.num_latents, z.shape[1])
 
     @property
-    def precision(self) -> torch.dtype:
-        """Of the rows that the model was built for: float32, or float64 where the inducing inputs came in float64."""
+    def dtype(self) -> torch.dtype:
+        """The precision of blocks of rows: float32, or float64 where the inducing inputs came in float64."""
         return torch.float64 if self.jitter < FIRST_JITTER[torch.float32] else torch.float32
 
-    def prepare(self, moments: Moments | None = None) -> Prepared:
-        """Factors of the prior and moments of the posterior, in float64; the latter may be at hand in another form."""
+    @property
+    def device(self) -> torch.device:
+        return self.inducing_inputs.device
+
+    def forward(self, x: Tensor, q: Variational | None = None) -> Marginals:
+        """q(f) at each row of x, with gradients; `q` stands in for the model's own posterior."""
+        phi = self.embed(x)
+        check_finite(x=phi)
+        return self.marginals(phi, self.prepare(q))
+
+    def embed(self, x: Tensor) -> Tensor:
+        """The inputs of the kernel, phi(x) [B, D], in the model's precision."""
+        phi = x if self.features is None else apply_map(self.features, x)
+        columns = self.inducing_inputs.shape[-1]
+        if phi.ndim != 2 or phi.shape[1] != columns or len(phi) == 0 or phi.is_complex():
+            what = "x must have" if self.features is None else "features must give"
+            raise ValueError(f"{what} shape [N, {columns}] with N > 0, got {phi.dtype} {tuple(phi.shape)}")
+        return phi.to(self.dtype)
+
+    def prepare(self, q: Variational | Moments | None = None) -> Prepared:
+        """Factors of the prior and moments of q, in float64; the moments may be at hand already."""
         gram = self.kernel.gram(self.inducing_inputs, self.inducing_inputs)
-        factor, inverse = self._prior_factor(gram)
-        moments = moments or self.posterior.moments(inverse)
+        try:
+            factor, inverse = safe_factor_and_inverse(gram, self.jitter.item())
+        except NotPositiveDefiniteError as error:
+            raise NotPositiveDefiniteError(self._explain(error)) from None
+        moments = q if isinstance(q, Moments) else (q or self.posterior).moments(inverse)
         if moments.mean.shape[1:] != (self.likelihood.num_latents, factor.shape[-1]):
             raise ValueError(
                 f"the posterior is over {moments.mean.shape[1]} latent functions at {moments.mean.shape[2]} inducing "
@@ -111,94 +141,53 @@ class SparseGP(nn.Module):
             )
         return Prepared(factor, inverse, moments, gram)
 
-    def basis(self, x: Tensor, prepared: Prepared) -> tuple[Tensor, Tensor]:
-        """A = L^-1 Kzx [G, M, B] and k(x, x) [G, B], from x [B, D]."""
-        x = self._promote(x)
-        return whiten(prepared.gram, prepared.inverse, self._cross(x)), self.kernel.diag(x)
+    def basis(self, phi: Tensor, prepared: Prepared) -> tuple[Tensor, Tensor]:
+        """A = L^-1 Kzx [G, M, B] and k(x, x) [G, B]."""
+        return whiten(prepared.gram, prepared.inverse, self._cross(phi)), self.kernel.diag(phi)
 
-    def marginals(self, x: Tensor, prepared: Prepared | None = None) -> Marginals:
-        """q(f) at each row of x [B, D], with gradients."""
-        self._check(x)
-        prepared = prepared or self.prepare()
+    def marginals(self, phi: Tensor, prepared: Prepared) -> Marginals:
+        """q(f) at inputs of the kernel phi [B, D]."""
         moments = prepared.moments
         if not isinstance(moments, HeldMoments):
-            return condition(*self.basis(x, prepared), moments)
-        x = self._promote(x)
-        weights, norms = solve(prepared.gram, prepared.inverse, self._cross(x))
-        return _marginals(moments, moments.project_weights(weights), norms, self.kernel.diag(x))
+            return condition(*self.basis(phi, prepared), moments)
+        weights, norms = solve(prepared.gram, prepared.inverse, self._cross(phi))  # W = Kzz^-1 Kzx, |L^-1 Kzx|^2
+        return _marginals(moments, moments.project_weights(weights), norms, self.kernel.diag(phi))
 
-    @torch.no_grad()
-    def chunks(self, x: Tensor, chunk_size: int | None = None) -> Iterator[tuple[slice, Marginals]]:
-        """Marginals of any number of rows, a chunk at a time; memory does not grow with the number of rows."""
-        self._check(x)
-        prepared = self.prepare()
-        if chunk_size is None:
-            components, latents, size = prepared.moments.mean.shape
-            chunk_size = max(1, CHUNK_NUMBERS // (components * latents * max(size, x.shape[1], 512)))
-        if chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-        for start in range(0, len(x), chunk_size):
-            rows = slice(start, min(start + chunk_size, len(x)))
-            yield rows, self.marginals(x[rows].to(self.inducing_inputs.device), prepared)
+    def predictor(self, q: Variational | None = None) -> "Predictor":
+        """The model as it is now, with its M x M work done, for any number of rows."""
+        return Predictor(self, q)
 
-    @torch.no_grad()
-    def predict(self, x: Tensor, chunk_size: int | None = None) -> Prediction:
-        """Mean and variance of y at the rows of x [N, D]; for classes, their probabilities and p (1 - p)."""
-        parts = [
-            self.likelihood.predict(marginals.log_weights, marginals.mean, marginals.variance)
-            for _, marginals in self.chunks(x, chunk_size)
-        ]
-        return Prediction(*(torch.cat(column).to(x.device) for column in zip(*parts, strict=True)))
+    def predict(self, x: Tensor) -> Prediction:
+        """Mean and variance of y at the rows of x [N, ...]; for classes, their probabilities and p (1 - p)."""
+        return self.predictor().predict(x)
 
     def joint(self, x: Tensor) -> Joint:
-        """q(f) at the rows of x [R, D] together, with their covariances: b = A'm, Kxx - A'A + A'SA."""
-        self._check(x)
+        """q(f) at the rows of x [R, ...] together, with their covariances: b = A'm, Kxx - A'A + A'SA, in float64."""
+        phi = self.embed(x).to(torch.float64)  # the rounding of float32 can exceed what the data leave of the variance
         prepared = self.prepare()
         moments = prepared.moments
-        basis, _ = self.basis(x, prepared)
+        basis, _ = self.basis(phi, prepared)
         mean, _ = moments.project(basis)
-        x = self._promote(x)
-        prior = self.kernel.gram(x, x) - basis.mT @ basis  # [G, R, R]
-        return Joint(moments.log_weights, mean, prior + basis.mT @ moments.covariance().to(x.dtype) @ basis)
+        prior = self.kernel.gram(phi, phi) - basis.mT @ basis  # [G, R, R]
+        return Joint(moments.log_weights, mean, prior + basis.mT @ moments.covariance() @ basis)
 
     @torch.no_grad()
     def sample(self, x: Tensor, num_samples: int = 1, generator: torch.Generator | None = None) -> Tensor:
-        """Functions drawn from q, at the rows of x [R, D]: [num_samples, R, Q]."""
-        self._check(x)
-        # In float64: the rounding of float32 can be larger than what the data have left of the variance.
-        log_weights, mean, covariance = self.joint(x.to(torch.float64))
-        factor, mean = safe_cholesky(covariance).to(x.dtype), mean.to(x.dtype)  # [K, Q, R, R], [K, Q, R]
+        """Functions drawn from q, at the rows of x [R, ...]: [num_samples, R, Q]."""
+        log_weights, mean, covariance = self.joint(x)
+        factor, mean = safe_cholesky(covariance).to(self.dtype), mean.to(self.dtype)  # [K, Q, R, R], [K, Q, R]
         component = torch.multinomial(log_weights.exp(), num_samples, replacement=True, generator=generator)
         shape = (num_samples, *mean.shape[1:], 1)
-        noise = torch.randn(shape, dtype=x.dtype, device=x.device, generator=generator)
-        draws = torch.empty(shape[:-1], dtype=x.dtype, device=x.device)  # [S, Q, R]
+        noise = torch.randn(shape, dtype=mean.dtype, device=mean.device, generator=generator)
+        draws = noise.new_empty(shape[:-1])  # [S, Q, R]
         for k in component.unique():
             chosen = component == k
             draws[chosen] = mean[k] + (factor[k] @ noise[chosen]).squeeze(-1)
         return draws.mT
 
-    def _cross(self, x: Tensor) -> Tensor:
+    def _cross(self, phi: Tensor) -> Tensor:
         """Kzx, [G, M, B]."""
-        return self.kernel.gram(self.inducing_inputs.to(x.dtype), x)
-
-    def _promote(self, x: Tensor) -> Tensor:
-        """x in the precision of its block: its own, unless L^-1 would magnify its rounding."""
-        return x.to(torch.float64) if FIRST_JITTER[x.dtype] > self.jitter else x
-
-    def _prior_factor(self, gram: Tensor) -> tuple[Tensor, Tensor]:
-        try:
-            return safe_factor_and_inverse(gram, self.jitter.item())
-        except NotPositiveDefiniteError as error:
-            raise NotPositiveDefiniteError(self._explain(error)) from None
-
-    def _check(self, x: Tensor) -> None:
-        check_points(x=x)
-        if x.ndim != 2 or x.shape[1] != self.inducing_inputs.shape[-1]:
-            raise ValueError(f"x must have shape [N, {self.inducing_inputs.shape[-1]}], got {tuple(x.shape)}")
-        if x.dtype not in FIRST_JITTER:
-            raise TypeError(f"x must be float32 or float64, got {x.dtype}")
-        if len(x) == 0:
-            raise ValueError("x must have at least one row")
+        return self.kernel.gram(self.inducing_inputs.to(phi.dtype), phi)
 
     def _explain(self, error: NotPositiveDefiniteError) -> str:
         z = self.inducing_inputs.detach()
@@ -210,6 +199,82 @@ class SparseGP(nn.Module):
             f"{second.item()}, are {distance.min().item():.3g} apart). Use fewer inducing inputs, or a kernel with "
             "shorter lengthscales or smaller parameters."
         )
+
+
+class Predictor:
+    """A model as it was when this was made: rows cost two products of matrices, and nothing that is M x M x M.
+
+    >>> import torch
+    >>> from autogp.kernels import RBF
+    >>> from autogp.likelihoods import Gaussian
+    >>> predictor = SparseGP(RBF(), Gaussian(), torch.zeros(1, 2)).predictor()
+    >>> predictor.quantiles(torch.zeros(3, 2), torch.tensor([0.05, 0.95])).shape
+    torch.Size([2, 3, 1])
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: SparseGP, q: Variational | None = None):
+        prepared = model.prepare(q)
+        moments = prepared.moments
+        if isinstance(moments, HeldMoments):
+            moments = moments.whitened()
+        self._prepared = Prepared(
+            prepared.factor, prepared.inverse.to(model.dtype), moments.detach(model.dtype), prepared.gram
+        )
+        self._model = copy.copy(model)  # with parts of its own, all but the posterior, whose moments are kept above
+        self._model._modules = {
+            name: None if name == "posterior" else copy.deepcopy(part) for name, part in model._modules.items()
+        }
+        self._model._parameters = {"inducing_inputs": nn.Parameter(model.inducing_inputs.detach().clone())}
+        self._model.requires_grad_(False)
+        self.likelihood: Likelihood = self._model.likelihood
+
+    def predict(self, x: Tensor) -> Prediction:
+        """Mean and variance of y at the rows of x [N, ...]; for classes, their probabilities and p (1 - p)."""
+        parts = [self.likelihood.predict(*marginals[:3]) for _, marginals in self.chunks(x)]
+        return Prediction(*(torch.cat(column).to(x.device) for column in zip(*parts, strict=True)))
+
+    def quantiles(self, x: Tensor, levels: Tensor) -> Tensor:
+        """Values [R, N, P] that y stays below with the probabilities `levels` [R]."""
+        levels = levels.to(self._model.device)
+        parts = [self.likelihood.quantiles(*marginals[:3], levels) for _, marginals in self.chunks(x)]
+        return torch.cat(parts, 1).to(x.device)
+
+    @torch.no_grad()
+    def chunks(self, x: Tensor, chunk_size: int | None = None) -> Iterator[tuple[slice, Marginals]]:
+        """q(f) at any number of rows, a chunk at a time: memory does not grow with the number of rows."""
+        chunk_size = chunk_size or self.chunk_rows
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
+        if len(x) == 0:
+            raise ValueError("x must have at least one row")
+        for start in range(0, len(x), chunk_size):
+            rows = slice(start, min(start + chunk_size, len(x)))
+            yield rows, self(x[rows])
+
+    @property
+    def chunk_rows(self) -> int:
+        """How many rows keep the largest temporary within 64 MiB."""
+        components, latents, size = self._prepared.moments.mean.shape
+        widest = max(size, self._model.inducing_inputs.shape[-1], 512)
+        return max(1, CHUNK_NUMBERS // (components * latents * widest))
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Marginals:
+        """q(f) at each row of x, all at once."""
+        return self.at(self._model.embed(x.to(self._model.device)))
+
+    @torch.no_grad()
+    def at(self, phi: Tensor) -> Marginals:
+        """q(f) at inputs of the kernel, phi [B, D]."""
+        check_finite(x=phi)
+        return self._model.marginals(phi, self._prepared)
+
+
+def apply_map(features: nn.Module, x: Tensor) -> Tensor:
+    """features(x), where rows reach a module that has parameters in the precision of these."""
+    parameter = next(features.parameters(recurse=True), None)
+    return features(x if parameter is None else x.to(parameter.dtype))
 
 
 def condition(basis: Tensor, prior_variance: Tensor, moments: Moments) -> Marginals:

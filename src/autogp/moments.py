@@ -2,8 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -55,6 +55,10 @@ class Moments(ABC):
         cross_entropy = 0.5 * (weights * (cross + size * math.log(2 * math.pi)).sum(-1)).sum()
         overlap = torch.logsumexp(self.log_weights + self._log_overlaps(), -1)  # [K]
         return torch.minimum(convexity, (weights * overlap).sum() + cross_entropy)
+
+    def detach(self, dtype: torch.dtype) -> Self:
+        """The same numbers in another precision, as constants."""
+        return replace(self, **{name: tensor.detach().to(dtype) for name, tensor in vars(self).items()})
 
     def _trace(self) -> Tensor:
         """tr S, [K, Q]."""
@@ -154,8 +158,11 @@ class HeldMoments(DenseMoments):
     def covariance(self) -> Tensor:
         return self.prior_inverse @ self.dense @ self.prior_inverse.mT
 
-    def whitened_mean(self) -> Tensor:  # L^-1 m_u, [K, Q, M]
-        return (self.prior_inverse @ self.mean[..., None]).squeeze(-1)
+    def whitened(self) -> DenseMoments:
+        """The same q as moments of v: L^-1 m_u and L^-1 S_u L^-T."""
+        mean = (self.prior_inverse @ self.mean[..., None]).squeeze(-1)
+        log_det = self.log_det + log_determinant(self.prior_inverse)
+        return DenseMoments(self.log_weights, mean, log_det, self.covariance())
 
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         return self.project_weights(self.prior_inverse.mT.to(basis.dtype) @ basis)
@@ -172,8 +179,7 @@ class HeldMoments(DenseMoments):
         )
 
     def kl(self) -> Tensor:
-        log_det = self.log_det + log_determinant(self.prior_inverse)
-        return DenseMoments(self.log_weights, self.whitened_mean(), log_det, self.covariance()).kl()
+        return self.whitened().kl()
 
 
 class _Projection(torch.autograd.Function):

@@ -1,29 +1,22 @@
-"""What is optimised: the evidence lower bound, leave-one-out and the predictive density, as plain functions.
+"""What is optimised: the ELBO, leave-one-out and the predictive density, as plain functions.
 
 `elbo`, `loo` and `predictive` take a model and a batch, and estimate a total over all `num_data` rows in nats: the
 batch's rows are scaled by num_data / B, where B is the batch's true size. Nothing is divided by the number of rows.
+Each sums a value of every row, `ROWS[name]`; training steps sum the same values.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from autogp.kernels.base import check_points
-from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
+from autogp.kernels.base import check_finite
+from autogp.likelihoods import Likelihood
 from autogp.model import Marginals, Prepared, SparseGP
+from autogp.posteriors import Variational
 
-__all__ = [
-    "elbo",
-    "expected_log_prob",
-    "leave_one_out",
-    "leave_out",
-    "log_predictive",
-    "loo",
-    "pareto_k",
-    "predictive",
-    "sparse_leave_one_out",
-]
+__all__ = ["ROWS", "elbo", "expected_log_prob", "log_leave_one_out", "log_predictive", "loo", "pareto_k", "predictive"]
 
 
 def elbo(
@@ -31,6 +24,7 @@ def elbo(
     x: Tensor,
     y: Tensor,
     *,
+    q: Variational | None = None,
     num_data: int | None = None,
     weights: Tensor | None = None,
     samples: int | None = None,
@@ -39,11 +33,10 @@ def elbo(
     """Evidence lower bound: num_data / B * sum_b weights_b E_q[log p(y_b | f_b)] - KL(q || p), equation 11.
 
     Exact where the likelihood has a closed form, else by quadrature; with `samples` by as many Monte Carlo samples
-    per row, as in the paper. `num_data` is B unless it is given.
+    per row, as in the paper. `num_data` is B unless it is given; `q` stands in for the model's own posterior.
     """
-    y, marginals, noise, prepared = _prepare(model, x, y, samples, generator)
-    rows = expected_log_prob(model.likelihood, marginals, y, noise)
-    return _total(rows, num_data, weights) - prepared.moments.kl()
+    data_term, prepared = _data_term("elbo", model, x, y, q, num_data, weights, samples, generator)
+    return data_term - prepared.moments.kl()
 
 
 def loo(
@@ -51,6 +44,7 @@ def loo(
     x: Tensor,
     y: Tensor,
     *,
+    q: Variational | None = None,
     num_data: int | None = None,
     weights: Tensor | None = None,
     samples: int | None = None,
@@ -60,8 +54,7 @@ def loo(
 
     Raises InfiniteLOOError where the integral is infinite.
     """
-    y, marginals, noise, _ = _prepare(model, x, y, samples, generator)
-    return _total(leave_out(model.likelihood, marginals, y, noise), num_data, weights)
+    return _data_term("loo", model, x, y, q, num_data, weights, samples, generator)[0]
 
 
 def predictive(
@@ -69,14 +62,14 @@ def predictive(
     x: Tensor,
     y: Tensor,
     *,
+    q: Variational | None = None,
     num_data: int | None = None,
     weights: Tensor | None = None,
     samples: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Log predictive density: num_data / B * sum_b weights_b log E_q[p(y_b | f_b)]."""
-    y, marginals, noise, _ = _prepare(model, x, y, samples, generator)
-    return _total(log_predictive(model.likelihood, marginals, y, noise), num_data, weights)
+    return _data_term("predictive", model, x, y, q, num_data, weights, samples, generator)[0]
 
 
 def expected_log_prob(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -85,45 +78,23 @@ def expected_log_prob(likelihood: Likelihood, marginals: Marginals, y: Tensor, n
     return (marginals.log_weights.exp().to(values.dtype)[:, None] * values).sum(0)
 
 
-def leave_one_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
-    """-log sum_k pi_k E_k[1 / p(y | f)] for each row, [B]."""
-    values = likelihood.log_expected_inverse_prob(marginals.mean, marginals.variance, y, noise)
-    _refuse_infinite(likelihood, marginals, torch.isinf(values).any(0))
-    return -torch.logsumexp(marginals.log_weights.to(values.dtype)[:, None] + values, 0)
-
-
-def leave_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
-    """log p(y | all other rows) for each row, [B], as training and scores have it: out of q(u) where that has a closed
-    form, else out of q(f)."""
-    if isinstance(likelihood, Gaussian) and len(marginals.log_weights) == 1 and noise is None:
-        return sparse_leave_one_out(likelihood, marginals, y)
-    return leave_one_out(likelihood, marginals, y, noise)
-
-
-def sparse_leave_one_out(likelihood: Gaussian, marginals: Marginals, y: Tensor) -> Tensor:
-    """log p(y | all other rows) for each row, [B], of Gaussian noise and one component, exact for the optimal q.
-
-    The row's own term is taken out of q(u). `leave_one_out` takes it out of q(f), and is infinite where f varies more
-    than the noise, even where most of that is the residual, the variance that q(u) leaves and no row has touched. This
-    one is infinite where what u tells about f varies more than the noise, which it never does for the optimal q.
-    """
-    noise = likelihood.variance.to(y.dtype)
-    missing = torch.isnan(y)
-    y = torch.where(missing, 0.0, y)  # any number: NaN would reach the gradients
-    residual = marginals.residual.clamp_min(0)  # [B, G]
-    spread = (marginals.variance[0] - residual).clamp_min(0)  # of what u tells about f
-    _refuse_infinite(likelihood, marginals, ((spread >= noise) & ~missing).any(-1))
-    shrink = 1 / torch.where(missing, 1.0, 1 - spread / noise)
-    mean = (marginals.mean[0] - y * spread / noise) * shrink
-    total = spread * shrink + residual + noise
-    rows = -0.5 * (math.log(2 * math.pi) + total.log() + (y - mean).square() / total)
-    return torch.where(missing, 0.0, rows).sum(-1)
+def log_leave_one_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
+    """log p(y | all other rows) for each row, [B], from q with the row's own term taken out."""
+    return likelihood.log_leave_one_out(*marginals, y, noise)
 
 
 def log_predictive(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:
     """log sum_k pi_k E_k[p(y | f)] for each row, [B]; its mean over test rows, with the sign turned, is the NLP."""
     values = likelihood.log_expected_prob(marginals.mean, marginals.variance, y, noise)
     return torch.logsumexp(marginals.log_weights.to(values.dtype)[:, None] + values, 0)
+
+
+# The value of each row, [B], of (likelihood, marginals, y, noise).
+ROWS: dict[str, Callable[..., Tensor]] = {
+    "elbo": expected_log_prob,
+    "loo": log_leave_one_out,
+    "predictive": log_predictive,
+}
 
 
 def pareto_k(log_ratios: Tensor) -> Tensor:
@@ -151,40 +122,37 @@ def pareto_k(log_ratios: Tensor) -> Tensor:
     return torch.nan_to_num(k, nan=math.inf)  # a ratio that is infinite
 
 
-def _refuse_infinite(likelihood: Likelihood, marginals: Marginals, infinite: Tensor) -> None:
-    if infinite.any():
-        first = int(infinite.nonzero()[0])
-        raise InfiniteLOOError(
-            type(likelihood).__name__,
-            f"at {int(infinite.sum())} of {len(infinite)} rows q(f) is too wide (the first is row {first}, with "
-            f"variance {marginals.variance[:, first].max().item():.3g})",
-        )
-
-
-def _prepare(
-    model: SparseGP, x: Tensor, y: Tensor, samples: int | None, generator: torch.Generator | None
-) -> tuple[Tensor, Marginals, Tensor | None, Prepared]:
-    """Checked targets, marginals, noise, and the M x M work behind them."""
-    check_points(x=x)
+def _data_term(
+    name: str,
+    model: SparseGP,
+    x: Tensor,
+    y: Tensor,
+    q: Variational | None,
+    num_data: int | None,
+    weights: Tensor | None,
+    samples: int | None,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Prepared]:
+    """num_data / B * sum_b weights_b value_b, and the M x M work behind it."""
+    phi = model.embed(x)
+    check_finite(x=phi)
     y = model.likelihood.check_targets(y)
-    if len(y) != len(x):
-        raise ValueError(f"y must have one row per row of x, got {len(y)} and {len(x)}")
-    y = y.to(x.device, x.dtype if y.is_floating_point() else y.dtype)
-    prepared = model.prepare()
-    marginals = model.marginals(x, prepared)
-    if samples is None:
-        return y, marginals, None, prepared
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}")
-    shape = (samples, *marginals.mean.shape)
-    return y, marginals, torch.randn(shape, dtype=x.dtype, device=x.device, generator=generator), prepared
-
-
-def _total(rows: Tensor, num_data: int | None, weights: Tensor | None) -> Tensor:
+    if len(y) != len(phi):
+        raise ValueError(f"y must have one row per row of x, got {len(y)} and {len(phi)}")
+    y = y.to(phi.device, phi.dtype if y.is_floating_point() else y.dtype)
+    prepared = model.prepare(q)
+    marginals = model.marginals(phi, prepared)
+    noise = None
+    if samples is not None:
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}")
+        shape = (samples, *marginals.mean.shape)
+        noise = torch.randn(shape, dtype=phi.dtype, device=phi.device, generator=generator)
+    rows = ROWS[name](model.likelihood, marginals, y, noise)
     if weights is not None:
         if weights.shape != rows.shape or not torch.isfinite(weights).all() or (weights < 0).any():
             raise ValueError(f"weights must be {len(rows)} finite numbers, none negative")
         rows = rows * weights.to(rows)
     if num_data is not None and num_data < len(rows):
         raise ValueError(f"num_data must be at least the size of the batch, {len(rows)}, got {num_data}")
-    return rows.sum() * ((num_data or len(rows)) / len(rows))
+    return rows.sum() * ((num_data or len(rows)) / len(rows)), prepared

@@ -1,11 +1,12 @@
 """Positive parameters, kept as logarithms in float64."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["optional_parameter", "positive_parameter"]
+__all__ = ["describe_parameters", "describe_range", "optional_parameter", "positive_parameter"]
 
 
 def positive_parameter(
@@ -36,3 +37,25 @@ def optional_parameter(value: float | Sequence | Tensor | None, name: str) -> nn
     if value is None or (isinstance(value, (int, float)) and value == 0):
         return None
     return positive_parameter(value, name)
+
+
+def describe_parameters(module: nn.Module, *axes: str) -> list[str]:
+    """The positive parameters of a module (not of its members) in words; `axes` say what their axes run over.
+
+    >>> from autogp.kernels import RBF
+    >>> describe_parameters(RBF(lengthscale=[1.0, 2.0], variance=3.0), "function", "column")
+    ['lengthscale 1 to 2 (one per column)', 'variance 3']
+    """
+    found = []
+    for name, log in module.named_parameters(recurse=False):
+        if name.startswith("log_"):
+            several = [axis for axis, size in zip(axes, log.shape, strict=False) if size > 1]
+            words = f" (one per {' and '.join(several)})" if several else ""
+            found.append(f"{name.removeprefix('log_').replace('_', ' ')} {describe_range(log.exp())}{words}")
+    return found
+
+
+def describe_range(values: Tensor) -> str:
+    """The smallest and the largest value, or the one value that they all have."""
+    low, high = values.min().item(), values.max().item()
+    return f"{low:.3g}" if math.isclose(low, high, rel_tol=1e-3) else f"{low:.3g} to {high:.3g}"

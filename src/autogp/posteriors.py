@@ -1,6 +1,13 @@
-"""Approximate posteriors over the whitened inducing values v = L^-1 u, whose prior is N(0, I)."""
+"""Approximate posteriors over the whitened inducing values v = L^-1 u, whose prior is N(0, I).
+
+`Posterior` is the module that a model owns: ordinary parameters, which any optimiser of PyTorch can learn. `Natural`
+and `Held` are values that training passes in its place. All three have `moments(prior_inverse)`, which is what a step
+or a prediction asks of q.
+"""
 
 import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,31 +23,171 @@ from autogp.moments import (
     log_determinant,
 )
 
-__all__ = ["LARGE", "GaussianPosterior", "HeldPosterior", "MixturePosterior"]
+__all__ = ["LARGE", "Held", "Natural", "Posterior", "Sites", "Variational"]
 
 LARGE = 700  # inducing inputs from which a step is quicker without the inverse of the precision
 PROBES = 16
 
 
-class GaussianPosterior(nn.Module):
-    """q(v) = N(S b, S), S = Lambda^-1, in natural form: for training by natural gradients, which are linear in it."""
+class Variational(Protocol):
+    """q: whatever has moments, given L^-1 [G, M, M]."""
+
+    def moments(self, prior_inverse: Tensor, /) -> Moments: ...
+
+
+class Posterior(nn.Module):
+    """q(v) = sum_k pi_k prod_q N(m_kq, S_kq): one Gaussian, or a mixture of K; full covariances or diagonal ones.
+
+    S = U U' with U upper triangular. It starts at the prior, m = 0 and S = I, pi = 1 / K. Components that start equal
+    stay equal, so for K > 1 the means start at random, with standard deviation `spread`.
+
+    >>> Posterior(num_latents=3, num_inducing=5, num_components=2).mean.shape
+    torch.Size([2, 3, 5])
+    """
+
+    def __init__(
+        self,
+        num_latents: int,
+        num_inducing: int,
+        num_components: int = 1,
+        diagonal: bool = False,
+        spread: float = 0.1,
+        generator: torch.Generator | None = None,
+    ):
+        super().__init__()
+        shape = (num_components, num_latents, num_inducing)
+        if min(shape) < 1:
+            raise ValueError(f"num_components, num_latents and num_inducing must be positive, got {shape}")
+        generator = generator or torch.Generator().manual_seed(0)
+        start = torch.randn(shape, dtype=torch.float64, generator=generator) * (spread if num_components > 1 else 0.0)
+        self.logits = nn.Parameter(torch.zeros(num_components, dtype=torch.float64))
+        self.mean = nn.Parameter(start)
+        self.log_scale = nn.Parameter(torch.zeros(shape, dtype=torch.float64))  # log of the diagonal of U
+        self.upper = None if diagonal else nn.Parameter(torch.zeros(*shape, num_inducing, dtype=torch.float64))
+
+    @property
+    def has_natural_form(self) -> bool:
+        """Whether natural gradients can train it: one Gaussian with a full covariance."""
+        return self.upper is not None and len(self.logits) == 1
+
+    def moments(self, prior_inverse: Tensor | None = None) -> Moments:
+        log_weights, log_det = torch.log_softmax(self.logits, 0), 2 * self.log_scale.sum(-1)
+        if self.upper is None:
+            return DiagonalMoments(log_weights, self.mean, log_det, (2 * self.log_scale).exp())
+        root = torch.diag_embed(self.log_scale.exp()) + self.upper.triu(1)
+        return RootMoments(log_weights, self.mean, log_det, root)
+
+    @torch.no_grad()
+    def set_moments(self, mean: Tensor, covariance: Tensor) -> None:
+        """Components N(mean, covariance), from [K, Q, M] and [K, Q, M, M]; a diagonal posterior takes the diagonals."""
+        if self.upper is None:
+            self.mean.copy_(mean)
+            self.log_scale.copy_(0.5 * torch.diagonal(covariance, dim1=-2, dim2=-1).log())
+        else:  # an upper triangular root: that of the matrix turned around, turned back
+            self._set_root(mean, torch.linalg.cholesky(covariance.flip(-2, -1)).flip(-2, -1))
+
+    @torch.no_grad()
+    def set_natural(self, q: "Natural") -> None:
+        """The Gaussian N(S b, S): with S^-1 = C C', the root is U = C^-T."""
+        factor = torch.linalg.cholesky(q.precision)
+        eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+        inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
+        mean = inverse.mT @ (inverse @ q.shift[..., None])
+        self._set_root(mean.squeeze(-1), inverse.mT)
+
+    def _set_root(self, mean: Tensor, root: Tensor) -> None:
+        assert self.upper is not None
+        self.mean.copy_(mean)
+        self.log_scale.copy_(torch.diagonal(root, dim1=-2, dim2=-1).log())
+        self.upper.copy_(root.triu(1))
+
+
+class Sites(NamedTuple):
+    """What rows add to the natural form of q, sums over the rows: A diag(-2 beta) A' and A (alpha - 2 beta mean)."""
+
+    precision: tuple[Tensor, ...]  # the lower triangle of [Q, M, M] in blocks of rows, [Q, stop - start, stop]
+    shift: Tensor  # [Q, M]
+
+    @classmethod
+    @torch.no_grad()
+    def of_rows(cls, basis: Tensor, mean: Tensor, alpha: Tensor, beta: Tensor, weights: Tensor) -> "Sites":
+        """From the basis A [G, M, B], the means of q(f) and alpha = dE[log p]/dmean, beta = dE[log p]/dvariance, all
+        [B, Q], and the weights of the rows [B].
+
+        Where log p is not concave -2 beta can be negative; it is clipped at 0, so that q stays proper.
+        """
+        curvature = (-2 * beta.mT.contiguous()).clamp_min_(0) * weights  # [Q, B]
+        slope = alpha.mT * weights + curvature * mean.mT
+        shift = torch.stack([basis[q % len(basis)] @ row for q, row in enumerate(slope)])
+        weighted = basis * curvature[:, None]  # [Q, M, B]
+        basis = basis.expand_as(weighted)
+        # The product is symmetric: its lower half is enough.
+        blocks = (torch.bmm(weighted[:, start:stop], basis[:, :stop].mT) for start, stop in row_blocks(basis.shape[1]))
+        return cls(tuple(blocks), shift)
+
+    def __add__(self, other: "Sites") -> "Sites":  # pyright: ignore[reportIncompatibleMethodOverride]
+        blocks = (mine + theirs for mine, theirs in zip(self.precision, other.precision, strict=True))
+        return Sites(tuple(blocks), self.shift + other.shift)
+
+
+@dataclass(frozen=True)
+class Natural:
+    """One Gaussian in natural form, q(v) = N(S b, S) with S = Lambda^-1: natural gradients are linear in it.
+
+    >>> Natural.prior(num_latents=1, num_inducing=2).moments().covariance()[0, 0].tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
 
     precision: Tensor  # Lambda, [Q, M, M]
     shift: Tensor  # b, [Q, M]
 
-    def __init__(self, num_latents: int, num_inducing: int):
-        super().__init__()
-        eye = torch.eye(num_inducing, dtype=torch.float64)
-        self.register_buffer("precision", eye.repeat(num_latents, 1, 1))
-        self.register_buffer("shift", torch.zeros(num_latents, num_inducing, dtype=torch.float64))
+    @classmethod
+    def prior(cls, num_latents: int, num_inducing: int, device: torch.device | None = None) -> "Natural":
+        eye = torch.eye(num_inducing, dtype=torch.float64, device=device)
+        return cls(eye.repeat(num_latents, 1, 1), eye.new_zeros(num_latents, num_inducing))
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, posterior: Posterior) -> "Natural":
+        """From m and S = U U': Lambda = U^-T U^-1 and b = Lambda m."""
+        if not posterior.has_natural_form:
+            raise TypeError("natural gradients need one Gaussian with a full covariance: num_components=1")
+        moments = posterior.moments()
+        assert isinstance(moments, RootMoments)
+        root, mean = moments.root[0], moments.mean[0]
+        eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
+        inverse = torch.linalg.solve_triangular(root, eye, upper=True)
+        precision = inverse.mT @ inverse
+        return cls(0.5 * (precision + precision.mT), (precision @ mean[..., None]).squeeze(-1))
+
+    @classmethod
+    @torch.no_grad()
+    def of_moments(cls, mean: Tensor, covariance: Tensor) -> "Natural":
+        """From m [1, Q, M] and S [1, Q, M, M]."""
+        precision = torch.cholesky_inverse(torch.linalg.cholesky(covariance[0]))
+        return cls(precision, (precision @ mean[0][..., None]).squeeze(-1))
 
     @torch.no_grad()
-    def set_moments(self, mean: Tensor, covariance: Tensor) -> None:
-        """q(v) = N(mean, covariance), from [1, Q, M] and [1, Q, M, M]."""
-        self.precision.copy_(torch.cholesky_inverse(torch.linalg.cholesky(covariance[0])))
-        self.shift.copy_((self.precision @ mean[0][..., None]).squeeze(-1))
+    def blend(self, sites: Sites, rate: float, scale: float = 1.0) -> None:
+        """One natural-gradient step on the ELBO, of step size `rate` in (0, 1], in place.
 
-    def moments(self, prior_inverse: Tensor) -> DenseMoments:
+            Lambda <- (1 - rate) Lambda + rate (I + scale A diag(-2 beta) A')
+            b      <- (1 - rate) b      + rate      scale A (alpha - 2 beta mean)
+
+        `scale` is N / B for a minibatch of B out of N rows.
+        """
+        if rate == 1:  # nothing stays of what was before, even if it was not finite
+            self.shift.zero_()
+            self.precision.zero_()
+        self.shift.mul_(1 - rate).add_(sites.shift, alpha=rate * scale)
+        self.precision.mul_(1 - rate).diagonal(dim1=-2, dim2=-1).add_(rate)
+        for (start, stop), rows in zip(row_blocks(self.shift.shape[-1]), sites.precision, strict=True):
+            corner = rows[..., start:]
+            corner.copy_(corner.tril() + corner.tril(-1).mT)  # symmetric to the last bit
+            self.precision[:, start:stop, :stop].add_(rows, alpha=rate * scale)
+            self.precision[:, :start, start:stop] = self.precision[:, start:stop, :start].mT
+
+    def moments(self, prior_inverse: Tensor | None = None) -> DenseMoments:
         covariance, mean = torch.empty_like(self.precision), torch.empty_like(self.shift)
         log_det = self.shift.new_empty(len(self.shift))
         for q, precision in enumerate(self.precision):  # one latent at a time: its matrices stay in the cache
@@ -69,90 +216,10 @@ class GaussianPosterior(nn.Module):
             trace[q] = sides[:, 1:].square().sum() / PROBES
         return FactoredMoments(self.shift.new_zeros(1), mean[None], log_det[None], factors[None], trace[None])
 
-    @torch.no_grad()
-    def natural_step(
-        self, basis: Tensor, mean: Tensor, alpha: Tensor, beta: Tensor, rate: float, weights: Tensor | float = 1.0
-    ) -> None:
-        """One natural-gradient step on the evidence lower bound, of step size `rate` in (0, 1].
 
-        `basis` A is [G, M, B]; `mean` and the derivatives alpha = dE[log p]/dmean, beta = dE[log p]/dvariance are
-        [B, Q]; `weights`, a number or [B], scales the rows (N / B for a minibatch).
-
-            Lambda <- (1 - rate) Lambda + rate (I + A diag(-2 beta) A')
-            b      <- (1 - rate) b      + rate A (alpha - 2 beta mean)
-
-        Where log p is not concave -2 beta can be negative; it is clipped at 0, so that Lambda >= I stays.
-        """
-        weights = torch.as_tensor(weights, dtype=basis.dtype, device=basis.device)
-        curvature = (-2 * beta.mT.contiguous()).clamp_min_(0) * weights  # [Q, B]
-        slope = alpha.mT * weights + curvature * mean.mT
-        added = torch.stack([basis[q % len(basis)] @ row for q, row in enumerate(slope)])
-        if rate == 1:  # nothing stays of what was before, even if it was not finite
-            self.shift.zero_()
-            self.precision.zero_()
-        self.shift.mul_(1 - rate).add_(added, alpha=rate)
-        weighted = basis * curvature[:, None]  # [Q, M, B]
-        basis = basis.expand_as(weighted)
-        self.precision.mul_(1 - rate).diagonal(dim1=-2, dim2=-1).add_(rate)
-        for start, stop in row_blocks(basis.shape[1]):  # the product is symmetric: its lower half is enough
-            rows = torch.bmm(weighted[:, start:stop], basis[:, :stop].mT)
-            corner = rows[..., start:]
-            corner.copy_(corner.tril() + corner.tril(-1).mT)  # symmetric to the last bit
-            self.precision[:, start:stop, :stop].add_(rows, alpha=rate)
-            self.precision[:, :start, start:stop] = self.precision[:, start:stop, :start].mT
-
-
-class MixturePosterior(nn.Module):
-    """q(v) = sum_k pi_k prod_q N(m_kq, S_kq), full or diagonal, for training by ordinary gradients.
-
-    Starts at m = 0, S = I, pi = 1 / K. Components that start equal stay equal, so for K > 1 the means start at random,
-    with standard deviation `spread`.
-
-    >>> MixturePosterior(num_latents=3, num_inducing=5, num_components=2).mean.shape
-    torch.Size([2, 3, 5])
-    """
-
-    def __init__(
-        self,
-        num_latents: int,
-        num_inducing: int,
-        num_components: int = 1,
-        diagonal: bool = False,
-        spread: float = 0.1,
-        generator: torch.Generator | None = None,
-    ):
-        super().__init__()
-        shape = (num_components, num_latents, num_inducing)
-        if min(shape) < 1:
-            raise ValueError(f"num_components, num_latents and num_inducing must be positive, got {shape}")
-        generator = generator or torch.Generator().manual_seed(0)
-        start = torch.randn(shape, dtype=torch.float64, generator=generator) * (spread if num_components > 1 else 0.0)
-        self.logits = nn.Parameter(torch.zeros(num_components, dtype=torch.float64))
-        self.mean = nn.Parameter(start)
-        self.log_scale = nn.Parameter(torch.zeros(shape, dtype=torch.float64))  # log of the diagonal of the root
-        self.lower = None if diagonal else nn.Parameter(torch.zeros(*shape, num_inducing, dtype=torch.float64))
-
-    @torch.no_grad()
-    def set_moments(self, mean: Tensor, covariance: Tensor) -> None:
-        """Components N(mean, covariance), from [K, Q, M] and [K, Q, M, M]; a diagonal posterior takes the diagonals."""
-        self.mean.copy_(mean)
-        if self.lower is None:
-            self.log_scale.copy_(0.5 * torch.diagonal(covariance, dim1=-2, dim2=-1).log())
-        else:
-            root = torch.linalg.cholesky(covariance)
-            self.log_scale.copy_(torch.diagonal(root, dim1=-2, dim2=-1).log())
-            self.lower.copy_(root.tril(-1))
-
-    def moments(self, prior_inverse: Tensor) -> Moments:
-        log_weights, log_det = torch.log_softmax(self.logits, 0), 2 * self.log_scale.sum(-1)
-        if self.lower is None:
-            return DiagonalMoments(log_weights, self.mean, log_det, (2 * self.log_scale).exp())
-        root = torch.diag_embed(self.log_scale.exp()) + self.lower.tril(-1)
-        return RootMoments(log_weights, self.mean, log_det, root)
-
-
-class HeldPosterior(nn.Module):
-    """A posterior held fixed over u = L v instead of v: as the kernel moves L, q(v) follows.
+@dataclass(frozen=True)
+class Held:
+    """q(u) held fixed, u = L v: as the kernel moves L, q(v) follows.
 
     Leave-one-out learning holds q(u), as the paper does; holding q(v) gives up what it gains.
     """
@@ -162,12 +229,16 @@ class HeldPosterior(nn.Module):
     log_det: Tensor  # log |L S L'|, [K, Q]
     covariance: Tensor  # L S L', [K, Q, M, M]
 
-    def __init__(self, moments: Moments, prior_factor: Tensor):
-        super().__init__()
-        self.register_buffer("log_weights", moments.log_weights.detach())
-        self.register_buffer("mean", (prior_factor @ moments.mean[..., None]).squeeze(-1).detach())
-        self.register_buffer("log_det", (moments.log_det + log_determinant(prior_factor)).detach())
-        self.register_buffer("covariance", (prior_factor @ moments.covariance() @ prior_factor.mT).detach())
+    @classmethod
+    @torch.no_grad()
+    def of(cls, moments: Moments, prior_factor: Tensor) -> "Held":
+        """What the moments of q(v) say of u, for this L."""
+        return cls(
+            moments.log_weights.detach(),
+            (prior_factor @ moments.mean[..., None]).squeeze(-1).detach(),
+            (moments.log_det + log_determinant(prior_factor)).detach(),
+            (prior_factor @ moments.covariance() @ prior_factor.mT).detach(),
+        )
 
     def moments(self, prior_inverse: Tensor) -> HeldMoments:
         return HeldMoments(self.log_weights, self.mean, self.log_det, self.covariance, prior_inverse)

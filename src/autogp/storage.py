@@ -1,6 +1,6 @@
-"""One file of tensors and a JSON description, in safetensors layout: written whole or not at all, checked on read."""
+"""Tensors and a JSON description in one safetensors file, checked on reading; files written whole or not at all."""
 
-__all__ = ["StorageError", "read_tensors", "replace_file", "write_tensors"]
+__all__ = ["StorageError", "open_regular", "read_tensors", "replacing", "write_tensors"]
 
 import errno
 import hashlib
@@ -8,38 +8,39 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-_FORMAT = 1
+_FORMAT = 2
+_KEY = "autogp"  # the only entry of the metadata, because the library writes several entries in random order
 # A few bytes of hostile JSON become a hundred bytes of Python objects: this bounds them to about 120 MB.
 _HEADER_LIMIT = 4 << 20
 _RANK_LIMIT = 64  # numpy's own
 _DTYPES = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "U8": np.dtype("u1"),
-    "BOOL": np.dtype("?"),
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
 }
-_CODES = {dtype: code for code, dtype in _DTYPES.items()}
-
-# What a file holds, by name and in file order: data type and shape.
-_Layout = dict[str, tuple[np.dtype, tuple[int, ...]]]
 
 
 class StorageError(ValueError):
     """A file that cannot be trusted, or content that a file cannot hold.
 
     `damaged` is true where the content of the file is broken, so that an older copy may stand in for it; it is false
-    where the file is missing, unreadable, of another kind or from a newer autogp.
+    where the file is missing, unreadable, of another kind or from another version of autogp.
     """
 
     def __init__(self, message: str, damaged: bool = False):
@@ -61,21 +62,18 @@ def write_tensors(path: str | Path, tensors: dict[str, Tensor], description: dic
     """
     path = Path(path)
     try:
-        text = _encode(description)
         # Tuples, integer keys and the like would silently come back as something else.
-        if json.loads(text) != description or not isinstance(description.get("kind"), str):
+        if json.loads(_encode(description)) != description or not isinstance(description.get("kind"), str):
             raise ValueError("the description must be plain JSON (string keys, lists) with a string under 'kind'")
         arrays = {name: _array(name, tensor) for name, tensor in tensors.items()}
-        layout = _in_file_order({name: (array.dtype, array.shape) for name, array in arrays.items()})
-        checksum = hashlib.sha256(_header(layout, text, checksum=""))
-        for name in layout:
-            checksum.update(_bytes(arrays[name]))
-        header = _header(layout, text, checksum.hexdigest())
-        if len(header) > _HEADER_LIMIT:
-            raise ValueError(f"names and description take {len(header)} bytes: put long series into tensors")
-    except (TypeError, ValueError, RecursionError) as error:
+        about = {"format": _FORMAT, "sha256": _checksum(description, arrays), "description": description}
+        content = safetensors.numpy.save(arrays, {_KEY: _encode(about)})
+        if (length := int.from_bytes(content[:8], "little")) > _HEADER_LIMIT:
+            raise ValueError(f"names and description take {length} bytes: put long series into tensors")
+    except (TypeError, ValueError, RecursionError, SafetensorError) as error:
         raise StorageError(f"{path} cannot be written: {error}") from error
-    replace_file(path, [len(header).to_bytes(8, "little"), header, *(_bytes(arrays[name]) for name in layout)])
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -86,163 +84,141 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[s
 
     >>> read_tensors("/dev/null", kind="model")
     Traceback (most recent call last):
-    autogp.storage.StorageError: /dev/null is not a file: give the path of a file written by autogp
+    autogp.storage.StorageError: /dev/null cannot be read: not a regular file
     """
     path = Path(path)
     try:
-        if not path.is_file():  # looked at before it is opened, since opening a pipe would wait for its writer
-            problem = "is not a file" if path.exists() else "does not exist"
-            raise StorageError(f"{path} {problem}: give the path of a file written by autogp")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             tensors, description = _read(path, file)
     except StorageError:
         raise
-    except (ValueError, RecursionError) as error:
-        text = str(error) if type(error) is ValueError else "its header is not valid JSON"
-        raise StorageError(f"{path} is damaged: {text}; restore it from a copy or write it again", True) from error
+    except FileNotFoundError as error:
+        raise StorageError(f"{path} does not exist: give the path of a file written by autogp") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError, SafetensorError) as error:
+        reason = "its description is not valid JSON" if isinstance(error, RecursionError) else str(error)[:200]
+        raise StorageError(f"{path} is damaged: {reason}; restore it from a copy or write it again", True) from error
     except (MemoryError, RuntimeError) as error:  # the second is how torch says it
         raise StorageError(f"{path} does not fit into memory: read it on a larger machine") from error
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}; check its permissions and its disk") from error
     if description["kind"] != kind:
         raise StorageError(f"{path} holds a {description['kind'][:80]!r}, not a {kind!r}: give the path of a {kind}")
     return tensors, description
 
 
 def _read(path: Path, file: BufferedReader) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    length = os.fstat(file.fileno()).st_size
-    header_length = int.from_bytes(file.read(8), "little")
-    if length < 8 or header_length > length - 8:
-        raise ValueError(f"it was not written by autogp, or is cut off ({length} bytes, fewer than its header says)")
-    if header_length > _HEADER_LIMIT:
-        raise ValueError(f"its header of {header_length} bytes is beyond the limit of {_HEADER_LIMIT}")
-    header = file.read(header_length)
-    layout, text, checksum = _parse(path, header)
-    # The header is rebuilt from names, data types and shapes alone, so its offsets are never believed; keys given
-    # twice, tensors that overlap and anything else that the writer would not write shows as a difference.
-    if header != _header(layout, text, checksum):
-        raise ValueError("its header is not laid out as autogp writes it")
-    expected = 8 + header_length + sum(_byte_count(dtype, shape) for dtype, shape in layout.values())
-    if length != expected:
-        raise ValueError(f"it has {length} bytes where its header calls for {expected}")
-    description = json.loads(text)
-    if not isinstance(description, dict) or not isinstance(description.get("kind"), str):
-        raise ValueError("its description names no kind")
-    if _encode(description) != text:
-        raise ValueError("its description is not laid out as autogp writes it")
-
+    size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
+    if length > min(size - 8, _HEADER_LIMIT):  # before the library parses it
+        raise ValueError(f"it was not written by autogp, or is cut off ({size} bytes)")
+    # By its descriptor: the path may be that of another file by now.
+    with safe_open(f"/dev/fd/{file.fileno()}" if os.name == "posix" else path, "numpy") as stored:
+        description, checksum = _parse(path, stored.metadata() or {})
+        entries = {name: stored.get_slice(name) for name in stored.offset_keys()}
     tensors = {}
-    found = hashlib.sha256(_header(layout, text, checksum=""))
-    for name, (dtype, shape) in layout.items():
+    file.seek(8 + length)
+    for name, entry in entries.items():  # in the order of the data, which have no gaps: the library checks that
+        dtype, shape = _DTYPES.get(entry.get_dtype()), entry.get_shape()
+        # The strides of an empty tensor must fit into 64 bits as well.
+        if dtype is None or len(shape) > _RANK_LIMIT or 8 * math.prod(max(1, side) for side in shape) >= 2**63:
+            raise ValueError(f"the tensor {name[:80]!r} has an unknown data type or shape")
         # Not numpy's memory: products of matrices keep their bits only where the alignment is the same.
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype.name))
-        array = tensor.numpy()
-        content = _bytes(array)
-        if file.readinto(content) != content.nbytes:
+        tensors[name] = tensor = torch.empty(shape, dtype=dtype)
+        content = _bytes(tensor.numpy())
+        if file.readinto(content.data) != content.nbytes:
             raise ValueError("it became shorter while it was read")
-        found.update(content)
-        if dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
+        if dtype == torch.bool and content.max(initial=0) > 1:
             raise ValueError(f"the boolean tensor {name[:80]!r} holds a byte that is neither 0 nor 1")
-        tensors[name] = tensor
-    if found.hexdigest() != checksum:
+    if _checksum(description, {name: tensor.numpy() for name, tensor in tensors.items()}) != checksum:
         raise ValueError("its content does not match its checksum")
     return tensors, description
 
 
-def _parse(path: Path, header: bytes) -> tuple[_Layout, str, str]:
-    """Layout, description and checksum that a header states."""
-    table = json.loads(header.decode("ascii"))
-    match table:
-        case {"__metadata__": {"format": str(number)}}:
-            if number.isdecimal() and len(number) < 10 and int(number) > _FORMAT:
-                raise StorageError(f"{path} was written by a newer autogp (format {number}): upgrade autogp to read it")
-            if number != str(_FORMAT):
-                raise ValueError(f"its format {number[:80]!r} is unknown")
-        case _:
-            raise ValueError("it names no format, so autogp did not write it")
-    match table.pop("__metadata__"):
-        case {"description": str(text), "sha256": str(checksum)}:
-            pass
-        case _:
-            raise ValueError("it lacks a description or a checksum")
-    layout: _Layout = {}
-    for name, entry in table.items():
-        match entry:
-            case {"dtype": str(code), "shape": [*shape]} if code in _DTYPES and all(
-                type(size) is int for size in shape
-            ):
-                layout[name] = (_DTYPES[code], tuple(shape))
-                _byte_count(*layout[name])
-            case _:
-                raise ValueError(f"the tensor {name[:80]!r} has an unknown data type or shape")
-    return _in_file_order(layout), text, checksum
-
-
-def _header(layout: _Layout, description: str, checksum: str) -> bytes:
-    """The only header for this content; padded so that the data, largest items first, are all aligned."""
-    metadata = {"description": description, "format": str(_FORMAT), "sha256": checksum}
-    table: dict[str, Any] = {"__metadata__": metadata}
-    start = 0
-    for name, (dtype, shape) in layout.items():
-        stop = start + _byte_count(dtype, shape)
-        table[name] = {"dtype": _CODES[dtype], "shape": shape, "data_offsets": [start, stop]}
-        start = stop
-    header = _encode(table).encode("ascii")
-    return header + b" " * (-len(header) % 8)
+def _parse(path: Path, metadata: dict[str, str]) -> tuple[dict[str, Any], str]:
+    """Description and checksum."""
+    if metadata.get("format") == "1" and "sha256" in metadata:
+        raise StorageError(f"{path} was written by an earlier autogp in format 1; fit the model again and save it")
+    text = metadata.get(_KEY, "null")
+    about = json.loads(text)
+    match about:
+        case {"format": int(number)} if number > _FORMAT:
+            raise StorageError(f"{path} was written by a newer autogp (format {number}): upgrade autogp to read it")
+        # NaN, keys given twice and anything else that the writer would not write show as a difference.
+        case {"format": 2, "sha256": str(checksum), "description": {"kind": str()}} if _encode(about) == text:
+            return about["description"], checksum
+    raise ValueError("autogp did not write its description")
 
 
 def _encode(content: Any) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _in_file_order(layout: _Layout) -> _Layout:
-    return dict(sorted(layout.items(), key=lambda item: (-item[1][0].itemsize, item[0])))
-
-
-def _byte_count(dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    if len(shape) > _RANK_LIMIT or any(not 0 <= size < 2**63 for size in shape):
-        raise ValueError("a tensor has an impossible shape")
-    # Strides of an empty tensor must fit into 64 bits as well.
-    if math.prod(max(size, 1) for size in shape) * dtype.itemsize >= 2**63:
-        raise ValueError("a tensor is larger than any memory")
-    return math.prod(shape) * dtype.itemsize
+def _checksum(description: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
+    found = hashlib.sha256(_encode(description).encode())
+    for name, array in sorted(arrays.items()):
+        found.update(_encode([name, array.dtype.name, array.shape]).encode())
+        found.update(_bytes(array).data)
+    return found.hexdigest()
 
 
 def _array(name: str, tensor: Tensor) -> np.ndarray:
     """The tensor as an array in main memory: itself where it is there already."""
     if not isinstance(name, str) or name == "__metadata__":
         raise ValueError(f"{name!r} is no name for a tensor")
-    allowed = [f"torch.{dtype.name}" for dtype in _CODES]
-    if str(tensor.dtype) not in allowed:
-        raise ValueError(f"the tensor {name!r} is {tensor.dtype}; allowed are {', '.join(allowed)}")
+    if tensor.dtype not in _DTYPES.values():
+        raise ValueError(f"the tensor {name!r} is {tensor.dtype}; allowed are {', '.join(map(str, _DTYPES.values()))}")
     return np.require(tensor.numpy(force=True), requirements="C")
 
 
-def _bytes(array: np.ndarray) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
 
 
-def replace_file(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Put the parts into a file at `path`, which holds either all of its old content or all of its new one."""
+def open_regular(path: str | Path) -> BufferedReader:
+    """The file, opened for reading; a pipe or a device is an OSError at once, where it could make the reader wait."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A temporary file beside `path` to write to, which takes its name and place when the block ends without an error.
+
+    `path` holds either all of its old content or all of its new one, on the disk too. What the operating system
+    refuses comes out as an OSError that names `path`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(f"{folder}/notes.txt") as temporary:
+    ...         _ = temporary.write_text("all of it")
+    ...     Path(folder, "notes.txt").read_text()
+    'all of it'
+    """
+    path = Path(path)
     if path.exists() and not path.is_file():  # a device or a pipe must not give way to a file
-        raise OSError(errno.EINVAL, "is not a file that could be replaced", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    file = temporary.open("xb")
     try:
-        with file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
+        temporary.touch(exist_ok=False)
+        yield temporary
+        _sync(temporary, os.O_RDWR)
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:  # a full disk has none
-            error.filename = str(path)
+        # A full disk names no file; another file than the temporary one is the block's own affair.
+        if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(temporary)):
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
     if os.name == "posix":  # elsewhere folders cannot be opened
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(path.parent, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    """Wait until the disk has it."""
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

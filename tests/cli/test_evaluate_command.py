@@ -30,7 +30,7 @@ def test_scores_of_classes(run: Run, run_json: RunJson, passengers: Path) -> Non
     assert found["error"] == pytest.approx(np.mean(model.predict(source) != labels))
     assert found["nlp"] == pytest.approx(log_loss(labels, probabilities))
     assert found["brier"] == pytest.approx(2 * np.mean((probabilities[:, 1] - (labels == "yes")) ** 2))
-    assert 0 <= found["ece"] < 0.2
+    assert 0 <= found["calibration"] < 0.2
     assert found["error"] < 0.35  # the made-up rule is noisy: 0.5 would be chance
     assert "punishes confident mistakes" in run(*command).stdout
 

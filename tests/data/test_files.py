@@ -1,6 +1,7 @@
 """Each kind of array file opens to the rows that were saved, or says what is wrong with it."""
 
 import gzip
+import os
 from pathlib import Path
 
 import numpy as np
@@ -186,3 +187,14 @@ def test_text_in_two_bytes_is_told_from_utf_8(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("x,y\n1,2\n".encode("utf-16"))
     with pytest.raises(ValueError, match="is not in UTF-8"):
         open_source(tmp_path / "a.csv", "y")
+
+
+@pytest.mark.parametrize("name", ["x.npz", "train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"])
+def test_a_file_swapped_for_a_pipe_after_it_was_looked_at_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"content")
+    monkeypatch.setattr(files, "_existing", lambda path: (path.unlink(), os.mkfifo(path), path)[-1])
+    with pytest.raises(OSError, match="not a regular file"):
+        open_source(path)

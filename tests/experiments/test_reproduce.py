@@ -212,7 +212,7 @@ def test_counts_are_scored_by_their_probability() -> None:
     data = waves("", None, 0, False)
     data = replace(data, y_train=np.arange(100) % 3, y_test=np.arange(50) % 3)
     scores = execute(replace(TINY, likelihood=Poisson, curve=False).runs("ours")[0], data)["scores"]
-    assert set(scores) == {"smse", "rmse", "nlp"}
+    assert set(scores) == {"smse", "r2", "rmse", "nlp"}
     assert 1 < scores["nlp"] < 2
 
 

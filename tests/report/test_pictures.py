@@ -2,7 +2,6 @@
 
 import base64
 import io
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +13,7 @@ from autogp.report.pictures import find_image_shape, picture
 
 
 def shape_of(x: np.ndarray, given=None):
-    estimator = SimpleNamespace(input_scaler_=SimpleNamespace(shift=np.zeros(x[0].size)), encoder_=None)
-    return find_image_shape(ArraySource(x), estimator, given)
+    return find_image_shape(ArraySource(x), None, given)
 
 
 def smooth(count: int, *shape: int) -> np.ndarray:

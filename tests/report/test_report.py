@@ -16,7 +16,7 @@ from sklearn.metrics import confusion_matrix, log_loss, r2_score, root_mean_squa
 from autogp import GPClassifier, GPRegressor, load_model
 from autogp.data import ArraySource, as_table
 from autogp.report import write_report
-from autogp.report.heldout import percent
+from autogp.report.heldout import features, percent
 
 KINDS = ["digits", "passengers", "arm", "visitors"]
 
@@ -103,16 +103,31 @@ def test_relevance_has_a_bar_for_each_column_with_its_share(arm, reports):
         assert f"x{column} {percent(share)}" in reports["arm"].words
 
 
-def test_inducing_inputs_are_shown_in_the_units_of_the_data(arm, reports):
-    scaler, z = arm.estimator.input_scaler_, arm.estimator.model_.inducing_inputs.detach()[0]
-    own = (z * scaler.scale + scaler.shift).numpy()
+def nearest_rows(fitted: Fitted) -> np.ndarray:
+    """The different rows that lie nearest to an inducing input."""
+    z = fitted.estimator.model_.inducing_inputs.detach()[0].double().numpy()
+    x = features(fitted.estimator, fitted.X)
+    return np.unique(np.linalg.norm(z[:, None] - x, axis=2).argmin(axis=1))
+
+
+def test_inducing_inputs_are_shown_by_the_rows_nearest_to_them(arm, reports):
+    rows = nearest_rows(arm)
+    assert f"These are 10 of the {len(rows)} rows of this report nearest to them" in reports["arm"].words
     order = np.argsort(-arm.estimator.feature_relevance_)
     table = reports["arm"].tables[3]
-    shown = np.array([[float(cell.replace("−", "-")) for cell in row[1:]] for row in table[1:]])
-    distance = np.abs(shown[:, None] - own[None, :, order]).max(axis=2).min(axis=1)
+    shown = np.array([[float(cell.replace("−", "-")) for cell in row] for row in table[1:]])
+    distance = np.abs(shown[:, None, 1:] - arm.X[rows][:, order]).max(axis=2)  # three digits
     assert len(shown) == 10
-    assert distance.max() < 0.01  # three digits
+    assert distance.min(axis=1).max() < 0.01
+    said = arm.estimator.predict(arm.X)[rows[distance.argmin(axis=1)], 0]
+    np.testing.assert_allclose(shown[:, 0], said, rtol=0.01)
+    assert (np.diff(said) >= 0).all()
     assert table[0][0] == "output 1"  # what the first column says
+
+
+def test_nearest_rows_are_found_block_by_block(arm, reports, tmp_path, monkeypatch):
+    monkeypatch.setattr("autogp.report.heldout.NEAREST_ROWS", 7)
+    assert report_on(arm, tmp_path).text == reports["arm"].text
 
 
 # -- pictures ---------------------------------------------------------------------------------------------------------
@@ -131,13 +146,15 @@ def test_relevance_of_pixels_is_a_picture_that_is_clear_where_there_is_none(digi
     np.testing.assert_allclose(_decoded(picture["src"])[..., 3], shares / shares.max(), atol=0.003)
 
 
-def test_inducing_inputs_of_pictures_are_pictures_with_what_the_model_says(digits, reports):
-    pictures = [a for a in reports["digits"].attributes("img") if a["alt"] == "Inducing input"]
-    assert len(pictures) == digits.estimator.model_.inducing_inputs.shape[-2]
-    scaler, z = digits.estimator.input_scaler_, digits.estimator.model_.inducing_inputs.detach()[0].double()
-    own = np.clip((z * scaler.scale + scaler.shift).numpy() / 16, 0, 1)
+def test_rows_nearest_to_inducing_inputs_are_pictures_with_what_the_model_says(digits, reports):
+    pictures = [a for a in reports["digits"].attributes("img") if a["alt"] == "Row nearest to an inducing input"]
     shown = np.stack([_decoded(a["src"])[..., 0].reshape(64) for a in pictures])
-    assert np.abs(shown[:, None] - own[None]).max(axis=2).min(axis=1).max() < 0.003
+    rows = nearest_rows(digits)
+    distance = np.abs(shown[:, None] - digits.X[rows] / 16).max(axis=2)
+    assert len(pictures) == len(rows)
+    assert distance.min(axis=1).max() < 0.003
+    said = digits.estimator.predict(digits.X[rows[distance.argmin(axis=1)]])
+    assert " ".join(map(str, said)) in reports["digits"].words
 
 
 def _decoded(source: str | None) -> np.ndarray:
@@ -208,7 +225,7 @@ def test_a_report_on_images_of_mnist_is_small(tmp_path):
     rng = np.random.default_rng(0)
     noisy = rng.integers(0, 256, size=(400, 784), dtype=np.uint8)  # the worst case for PNG
     model = GPClassifier(150, max_epochs=1, random_state=0).fit(noisy[:300], rng.integers(0, 10, 300))
-    report = report_on(Fitted(model, noisy[300:], rng.integers(0, 10, 100)), tmp_path, image_shape=(28, 28))
+    report = report_on(Fitted(model, noisy, rng.integers(0, 10, 400)), tmp_path, image_shape=(28, 28))
     assert len(report.text) < 2_000_000
     assert len(report.attributes("img")) == 2 * 12 + 1 + 100
 
@@ -249,7 +266,7 @@ def test_more_than_twenty_classes_are_listed_by_their_most_common_mistakes(tmp_p
 
 def test_one_row_and_a_constant_target_have_a_report(arm, tmp_path):
     report = report_on(Fitted(arm.estimator, arm.X[:1], np.array([[1.0, 2.0, np.nan]])), tmp_path)
-    assert "judged here by 1 row" in report.words
+    assert "evaluated here on 1 row" in report.words
     assert "R² –" in report.words
 
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from sklearn.base import is_classifier
 
 from autogp import metrics
-from autogp.cli.models import encoder_for, is_classifier, open_model, target_of
+from autogp.cli.models import encoder_for, open_model, target_of
 from autogp.cli.predicting import QUANTILES
 from autogp.cli.terminal import Terminal
 from autogp.cli.writing import check_writable
@@ -16,21 +17,31 @@ from autogp.report import write_report
 
 __all__ = ["evaluate_file", "report_file"]
 
+WORDS = {
+    "error": "share of rows whose class is missed",
+    "nlp": "mean of -log p(target): punishes confident mistakes",
+    "brier": "squared error of the probabilities, 0 to 2",
+    "calibration": "gap between confidence and accuracy",
+    "smse": "mean squared error over the target's variance",
+    "r2": "share of the target's variance that is explained",
+    "rmse": "typical error, in the target's unit",
+    "coverage": "share of targets between q05 and q95: should be 0.9",
+}
+
 
 def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str | None) -> None:
     """Shows the scores of a model on a file with targets."""
     model = open_model(model_path)
     source = _open(model, data, target)
-    scores = _class_scores(model, source) if is_classifier(model) else _number_scores(model, source)
+    scores = _scores(model, source)
     for note in source.notes:
         terminal.note(note)
     terminal.say(f"{model_path} on {len(source):,} rows of {data}")
     table = Table("score", "value", "")
-    for name, (value, words) in scores.items():
-        table.add_row(name, f"{value:.4g}", words)
+    for name, value in scores.items():
+        table.add_row(name, f"{value:.4g}", WORDS[name])
     terminal.say(table)
-    values = {name: value for name, (value, _) in scores.items()}
-    terminal.result({"rows": len(source), **values, "notes": source.notes})
+    terminal.result({"rows": len(source), **scores, "notes": source.notes})
 
 
 def report_file(terminal: Terminal, model_path: Path, data: Path, target: str | None, out: Path) -> None:
@@ -72,20 +83,6 @@ def _open(model: Any, data: Path, target: str | None) -> ArraySource:
     return source
 
 
-def _class_scores(model: Any, source: ArraySource) -> dict[str, tuple[float, str]]:
-    codes = _codes(model, source)
-    probabilities = model.predict_proba(source)
-    return {
-        "error": (metrics.error_rate(codes, probabilities), "share of rows whose class is missed"),
-        "nlp": (
-            metrics.negative_log_probability(codes, probabilities),
-            "mean of -log p(class): punishes confident mistakes",
-        ),
-        "brier": (metrics.brier_score(codes, probabilities), "squared error of the probabilities, 0 to 2"),
-        "ece": (metrics.expected_calibration_error(codes, probabilities), "gap between confidence and accuracy"),
-    }
-
-
 def _codes(model: Any, source: ArraySource) -> np.ndarray:
     """The place of each row's class among the model's, [N]."""
     if source.classes is not None:
@@ -105,19 +102,11 @@ def _listed(classes: np.ndarray) -> str:
     return ", ".join(map(str, classes[:20]))
 
 
-def _number_scores(model: Any, source: ArraySource) -> dict[str, tuple[float, str]]:
-    y = source.y.astype(np.float64)
+def _scores(model: Any, source: ArraySource) -> dict[str, float]:
+    if is_classifier(model):
+        return metrics.class_scores(_codes(model, source), model.predict_proba(source))
     mean = model.predict(source)
+    if source.y.shape != mean.shape:
+        raise ValueError(f"the data has targets of shape {source.y.shape[1:]}, the model of shape {mean.shape[1:]}")
     low, high = np.moveaxis(model.predict(source, quantiles=[QUANTILES["q05"], QUANTILES["q95"]]), -1, 0)
-    if y.shape != mean.shape:
-        raise ValueError(f"the data has targets of shape {y.shape[1:]}, the model of shape {mean.shape[1:]}")
-    known = ~np.isnan(y)
-    squares = np.where(known, (y - mean) ** 2, 0).sum()
-    spread = np.where(known, (y - np.nanmean(y, axis=0)) ** 2, 0).sum()
-    inside = ((low <= y) & (y <= high))[known].mean()
-    return {
-        "rmse": (float(np.sqrt(squares / known.sum())), "typical error, in the target's unit"),
-        "r2": (float(1 - squares / spread) if spread else np.nan, "share of the target's variance that is explained"),
-        "nlp": (float(-model.log_density(source, source.y).mean()), "mean of -log p(target)"),
-        "coverage": (float(inside), "share of targets between q05 and q95: should be 0.9"),
-    }
+    return metrics.number_scores(source.y, mean, model.log_density(source, source.y), (low, high))

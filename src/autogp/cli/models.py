@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from sklearn.base import is_classifier
+
 from autogp.cli.terminal import Terminal
 from autogp.data import TableEncoder, is_table
-from autogp.estimators import GPClassifier, load_model
+from autogp.estimators import load_model
 from autogp.estimators.summary import describe
 
-__all__ = ["encoder_for", "facts", "is_classifier", "open_model", "show_model", "target_of"]
+__all__ = ["encoder_for", "facts", "open_model", "show_model", "target_of"]
 
 
 def show_model(terminal: Terminal, path: Path) -> None:
@@ -47,11 +49,6 @@ def facts(model: Any) -> dict[str, Any]:
         "elbo": model.elbo_,
         "loo_score": model.loo_score_,
     }
-
-
-def is_classifier(model: Any) -> bool:
-    """Whether the model predicts classes, and not numbers."""
-    return isinstance(model, GPClassifier)
 
 
 def target_of(model: Any) -> str | None:

@@ -10,8 +10,9 @@ import pyarrow as pa
 import typer
 from rich.table import Table
 from rich.text import Text
+from sklearn.base import is_classifier
 
-from autogp.cli.models import encoder_for, is_classifier, open_model
+from autogp.cli.models import encoder_for, open_model
 from autogp.cli.terminal import Terminal
 from autogp.cli.writing import check_writable, table_writer
 from autogp.data import ArraySource, Unseen, read_rows

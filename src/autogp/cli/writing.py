@@ -1,13 +1,14 @@
 """Tables of results, written batch by batch: the whole file appears, or none."""
 
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import csv, parquet
+
+from autogp.storage import replacing
 
 __all__ = ["TableWriter", "check_writable", "table_writer"]
 
@@ -32,22 +33,6 @@ def check_writable(out: Path, data: Path, model: Path | None = None) -> None:
 @contextmanager
 def table_writer(out: Path, schema: pa.Schema) -> Iterator[TableWriter]:
     """A writer of CSV or Parquet, by the end of the name; the file gets its name when the block ends well."""
-    handle, name = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
-    os.close(handle)
-    try:
-        with (csv.CSVWriter if out.suffix == ".csv" else parquet.ParquetWriter)(name, schema) as writer:
-            yield writer
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, out)
-    except BaseException as error:
-        with suppress(OSError):
-            os.unlink(name)
-        if isinstance(error, OSError) and error.errno is not None:  # of the temporary file, or nameless
-            raise OSError(error.errno, os.strerror(error.errno), str(out)) from error
-        raise
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+    kind = csv.CSVWriter if out.suffix == ".csv" else parquet.ParquetWriter
+    with replacing(out) as temporary, kind(temporary, schema) as writer:
+        yield writer

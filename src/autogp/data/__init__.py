@@ -4,15 +4,14 @@ from autogp.data.batches import Batches, prefetch
 from autogp.data.columns import as_table
 from autogp.data.encoding import TableEncoder
 from autogp.data.files import is_table, open_source, read_rows
-from autogp.data.scaling import InputScaler, TargetScaler
-from autogp.data.sources import ArraySource, Source, Subset, fingerprint
+from autogp.data.scaling import TargetScaler
+from autogp.data.sources import ArraySource, Source, Subset, blocks, fingerprint
 from autogp.data.summary import Moments, Summary, check_finite, summarise
 from autogp.data.texts import Unseen
 
 __all__ = [
     "ArraySource",
     "Batches",
-    "InputScaler",
     "Moments",
     "Source",
     "Subset",
@@ -21,6 +20,7 @@ __all__ = [
     "TargetScaler",
     "Unseen",
     "as_table",
+    "blocks",
     "check_finite",
     "fingerprint",
     "is_table",

@@ -138,6 +138,10 @@ class TableEncoder:
             )
         _refuse_repeated(self.used, names, place)
 
+    def features(self) -> None:
+        """No map: `transform` gives numbers that need none."""
+        return
+
     @property
     def plain(self) -> bool:
         """Whether the table's columns are the array's columns, unchanged."""

@@ -1,6 +1,7 @@
 """Sources from files: numpy arrays, the idx files of MNIST, and tables (CSV, Parquet)."""
 
 import gzip
+import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from autogp.data.sources import ArraySource
 from autogp.data.summary import check_finite
 from autogp.data.tables import TABLE_SUFFIXES, encoded_batches, open_table
 from autogp.data.texts import Unseen
+from autogp.storage import open_regular
 
 __all__ = ["is_table", "open_source", "read_rows"]
 
@@ -174,7 +176,7 @@ def _read_npy(path: Path) -> np.ndarray:
 
 
 def _open_npz(path: Path, target: str | Path | None) -> ArraySource:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         with _loading(path):
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -206,7 +208,7 @@ def _labels_beside(path: Path) -> Path | None:
 def _read_idx(path: Path) -> np.ndarray:
     """An idx file: two zero bytes, the type, the number of axes, each axis as uint32, then the numbers."""
     compressed = path.suffix == ".gz"
-    with _decompressing(path), gzip.open(path) if compressed else path.open("rb") as file:
+    with _decompressing(path), open_regular(path) as raw, gzip.open(raw) if compressed else raw as file:
         magic = file.read(4)
         if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_TYPES or magic[3] == 0:
             raise ValueError(f"{path} is not an idx file: it starts with {magic.hex(' ')}")
@@ -218,9 +220,9 @@ def _read_idx(path: Path) -> np.ndarray:
         expected = dtype.itemsize * int(np.prod(shape))
         offset = 4 + len(header)
         content = file.read() if compressed else b""
-        found = len(content) if compressed else path.stat().st_size - offset
+        found = len(content) if compressed else os.fstat(raw.fileno()).st_size - offset
         if found != expected:
             raise ValueError(f"{path} should hold {expected} bytes after its header, for {shape}, but holds {found}")
         if compressed or expected == 0:
             return np.frombuffer(content, dtype).reshape(shape)
-        return np.memmap(path, dtype, mode="r", offset=offset, shape=shape)
+        return np.memmap(raw, dtype, mode="r", offset=offset, shape=shape)

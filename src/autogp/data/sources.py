@@ -3,7 +3,7 @@
 import hashlib
 import mmap
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +12,9 @@ import torch
 
 from autogp.data.encoding import TableEncoder
 
-__all__ = ["ArraySource", "Source", "Subset", "evenly_spaced", "fingerprint"]
+__all__ = ["ArraySource", "Source", "Subset", "blocks", "evenly_spaced", "fingerprint"]
+
+BLOCK_NUMBERS = 2**22  # read at a time
 
 
 class Source(Protocol):
@@ -129,6 +131,21 @@ class Subset:
     def rows(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The rows of the other source that `indices` [B] counts within this subset."""
         return self.source.rows(self.indices[indices])
+
+
+def blocks(source: Source) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """All rows in order, some megabytes at a time: which they are, inputs [B, D] and targets.
+
+    Example:
+        >>> [(rows.stop, x.shape) for rows, x, _ in blocks(ArraySource(np.eye(3)))]
+        [(3, (3, 3))]
+    """
+    columns = source.rows(np.zeros(1, np.int64))[0].shape[1]
+    step = max(1, BLOCK_NUMBERS // columns)
+    for start in range(0, len(source), step):
+        rows = slice(start, min(start + step, len(source)))
+        x, y = source.rows(np.arange(rows.start, rows.stop))
+        yield rows, np.asarray(x), np.asarray(y)
 
 
 def fingerprint(source: Source) -> dict[str, Any]:

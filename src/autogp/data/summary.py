@@ -25,6 +25,13 @@ class Moments:
     minimum: np.ndarray
     maximum: np.ndarray
 
+    def shift_and_scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """What to subtract from each column, and then to divide it by, for zero mean and unit variance."""
+        # Rounding can leave a constant column a mean one digit off and a tiny deviation: its extremes tell for certain.
+        constant = self.minimum == self.maximum
+        shift = np.where(constant, self.minimum, self.mean)
+        return shift, np.where(constant | (self.std == 0), 1.0, self.std)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -89,6 +96,7 @@ def summarise(
 def check_finite(
     source: Source,
     *,
+    allow_missing_inputs: bool = False,
     allow_missing_targets: bool = False,
     check_targets: Callable[[Tensor], object] | None = None,
     chunk_rows: int | None = None,
@@ -108,7 +116,7 @@ def check_finite(
     if x.dtype.kind != "f" and y.dtype.kind != "f" and check_targets is None:
         return
     for number, (indices, x, y) in enumerate(_chunks(source, None, chunk_rows)):
-        _check_chunk(indices, x, y, allow_missing_targets)
+        _check_chunk(indices, x, y, allow_missing_targets, allow_missing_inputs)
         if check_targets is not None:
             try:
                 check_targets(_tensor(y))
@@ -142,8 +150,14 @@ def _tensor(y: np.ndarray) -> Tensor:
     return torch.from_numpy(np.require(y, requirements=["C", "W"]))
 
 
-def _check_chunk(indices: np.ndarray, x: np.ndarray, y: np.ndarray, allow_missing_targets: bool) -> None:
-    bad = None if x.dtype.kind != "f" else ~np.isfinite(x)
+def _check_chunk(
+    indices: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    allow_missing_targets: bool,
+    allow_missing_inputs: bool = False,
+) -> None:
+    bad = None if x.dtype.kind != "f" else (np.isinf(x) if allow_missing_inputs else ~np.isfinite(x))
     if bad is not None and bad.any():
         row, column = np.argwhere(bad)[0]
         raise ValueError(f"inputs hold {x[row, column]} in row {indices[row]}, column {column} (both counted from 0)")

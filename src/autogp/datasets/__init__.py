@@ -2,6 +2,7 @@
 
 from autogp.datasets.cifar10 import load_cifar10
 from autogp.datasets.common import Dataset, data_folder
+from autogp.datasets.digits import load_digits
 from autogp.datasets.mnist import load_mnist
 from autogp.datasets.rectangles import load_rectangles
 from autogp.datasets.sarcos import load_sarcos, without_repeats
@@ -12,6 +13,7 @@ __all__ = [
     "Dataset",
     "data_folder",
     "load_cifar10",
+    "load_digits",
     "load_mnist",
     "load_rectangles",
     "load_sarcos",

@@ -2,10 +2,11 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,30 +14,37 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
-from autogp.data import InputScaler, Moments, Source, Subset, Summary, TableEncoder, TargetScaler, summarise
+from autogp.data import Source, Subset, Summary, TableEncoder, TargetScaler, summarise
 from autogp.estimators.files import save_estimator
 from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
 from autogp.estimators.summary import describe, relevance
+from autogp.features import Chain, Scaling
+from autogp.features.base import Mapped, as_map
 from autogp.kernels import Kernel
-from autogp.likelihoods import Gaussian, InfiniteLOOError, Likelihood
-from autogp.model import CHUNK_NUMBERS, Marginals, SparseGP
-from autogp.objectives import expected_log_prob, leave_out, log_predictive
-from autogp.posteriors import GaussianPosterior, MixturePosterior
+from autogp.likelihoods import InfiniteLOOError, Likelihood
+from autogp.model import Marginals, Predictor, SparseGP
+from autogp.objectives import expected_log_prob, log_leave_one_out, log_predictive
+from autogp.posteriors import Natural, Posterior
 from autogp.training import (
     KERNELS,
+    Callback,
     Settings,
+    Start,
     absorb,
     start_inducing_inputs,
     start_kernel,
+    start_latents,
     train,
     train_exact,
 )
+from autogp.training.feed import Feed
 
 __all__ = ["GPEstimator"]
 
 SCORE_ROWS = 20_000  # of the training data, for elbo_ and loo_score_
+SCALED_ROWS = 20_000  # enough to scale the outputs of a feature map by
 STREAM_ROWS = 1_000  # absorbed at a time by partial_fit
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
 SAME_UNIT_COLUMNS = 16
@@ -51,13 +59,16 @@ class GPEstimator(BaseEstimator):
 
     _parameter_constraints: ClassVar[dict] = {
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
-        "kernel": [StrOptions(set(KERNELS)), Kernel],
+        "kernel": [StrOptions({"auto", *KERNELS}), Kernel],
+        "features": [nn.Module, None],
+        "objective": [StrOptions({"auto", "elbo", "loo", "predictive"})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
-        "share_kernel": ["boolean"],
+        "share_kernel": ["boolean", None],
         "scaling": [StrOptions({"auto", "standard", "global", "none"})],
+        "start": [Start, None],
+        "settings": [Settings, None],
         "max_epochs": [Interval(Integral, 1, None, closed="left"), None],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
         "patience": [Interval(Integral, 1, None, closed="left"), None],
         "time_budget": [Interval(Real, 0, None, closed="neither"), None],
@@ -66,7 +77,6 @@ class GPEstimator(BaseEstimator):
     }
 
     model_: SparseGP
-    input_scaler_: InputScaler
     target_scaler_: TargetScaler | None
     encoder_: TableEncoder | None
     target_names_: list[str] | None
@@ -76,15 +86,17 @@ class GPEstimator(BaseEstimator):
         self,
         n_inducing: int = 200,
         *,
-        kernel: str | Kernel = "rbf",
+        kernel: str | Kernel = "auto",
         likelihood: str | Likelihood = "auto",
-        objective: str = "elbo",
+        features: nn.Module | None = None,
+        objective: str = "auto",
         n_components: int = 1,
-        share_kernel: bool = True,
+        share_kernel: bool | None = None,
         scaling: str = "auto",
+        start: Start | None = None,
+        settings: Settings | None = None,
         max_epochs: int | None = None,
         batch_size: int | None = None,
-        learning_rate: float = 0.05,
         validation_fraction: float | None = None,
         patience: int | None = None,
         time_budget: float | None = None,
@@ -96,13 +108,15 @@ class GPEstimator(BaseEstimator):
         self.n_inducing = n_inducing
         self.kernel = kernel
         self.likelihood = likelihood
+        self.features = features
         self.objective = objective
         self.n_components = n_components
         self.share_kernel = share_kernel
         self.scaling = scaling
+        self.start = start
+        self.settings = settings
         self.max_epochs = max_epochs
         self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.time_budget = time_budget
@@ -113,6 +127,7 @@ class GPEstimator(BaseEstimator):
 
     # -- for the subclasses ---------------------------------------------------------------------------------------
 
+    _kernel_name = "matern52"  # what "auto" is
     _kernel_variance = 1.0  # where a kernel given by name starts
 
     def _check_targets(self, y: Any) -> np.ndarray:
@@ -129,11 +144,22 @@ class GPEstimator(BaseEstimator):
 
     # -- fitting --------------------------------------------------------------------------------------------------
 
+    def _anew(self) -> Self:
+        """A copy to be fitted: what this one has learnt stays until the copy is done."""
+        self._validate_params()
+        parameters = self.get_params(deep=False)
+        fresh = copy.copy(self)
+        vars(fresh).clear()
+        vars(fresh).update(parameters)
+        return fresh
+
+    def _become(self, fitted: Self) -> Self:
+        vars(self).clear()
+        vars(self).update(vars(fitted))
+        return self
+
     def _read(self, X: Any, y: Any, reset: bool) -> tuple[Source, np.ndarray]:
-        """Rows, and their targets as the user has them, both checked; `reset` (in fit) forgets what was learnt."""
-        if reset:
-            self._validate_params()
-            vars(self).pop("model_", None)  # not fitted until training has come to its end
+        """Rows, and their targets as the user has them, both checked; `reset` (in fit) learns names and encoding."""
         source = as_source(self, X, reset)
         if y is None:
             if not is_source(X):
@@ -155,7 +181,12 @@ class GPEstimator(BaseEstimator):
         return WithTargets(source, self._encode_targets(y))
 
     def _fit(
-        self, source: Source, weights: np.ndarray | None, validation: Source | None, strata: np.ndarray | None
+        self,
+        source: Source,
+        weights: np.ndarray | None,
+        validation: Source | None,
+        strata: np.ndarray | None,
+        callbacks: Sequence[Callback],
     ) -> None:
         """Trains on rows whose targets are encoded; `strata` are the classes to keep in proportion."""
         # A run that may be interrupted must start again as it did: its seed is never left to chance.
@@ -171,63 +202,99 @@ class GPEstimator(BaseEstimator):
         if weights is not None and (weights == 0).any():
             rows, weights = Subset(rows, np.flatnonzero(weights)), weights[weights > 0]
 
-        summary = summarise(rows, allow_missing_targets=True)
+        features, summary = self._fit_features(rows, seed)
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
-        self.input_scaler_ = InputScaler.from_summary(summary, self._scaling_of(summary.x))
-        model = self._start_model(rows, likelihood, seed, by_class=strata is not None)
-        arguments: dict[str, Any] = {
-            "weights": weights,
-            "validation": validation,
-            "input_scaler": self.input_scaler_,
-            "target_scaler": self.target_scaler_,
-            "verbose": self.verbose,
-        }
-        settings = self._settings(len(rows), likelihood, seed)
-        if self._all_at_once(model, len(rows)):
-            history = train_exact(model, rows, settings, **arguments)
-        else:
-            folder = self.checkpoint
-            history = train(model, rows, settings, **arguments, folder=folder, resume=folder is not None)
+        model = self._start_model(rows, features, likelihood, seed, by_class=strata is not None)
+        self._train(model, rows, weights, validation, seed, callbacks)
         self.model_ = model
-        self.history_, self.best_epoch_ = history.rows, history.best_epoch
         self.n_rows_ = summary.rows
-        self._varies = summary.x.minimum < summary.x.maximum
         self._score_training_rows(rows, weights)
 
-    def _all_at_once(self, model: SparseGP, count: int) -> bool:
+    def _fit_features(self, rows: Source, seed: int) -> tuple[Chain, Summary]:
+        """The maps from rows to the kernel's inputs, in order, and the summary of the rows as numbers."""
+        encoding = None if self.encoder_ is None else self.encoder_.features()
+        maps: list[nn.Module] = [] if encoding is None else [encoding]
+        numbers = rows if encoding is None else Mapped(rows, encoding)
+        summary = summarise(numbers, allow_missing_targets=True)
+        self._varies = summary.x.minimum < summary.x.maximum
+        own = None if self.features is None else copy.deepcopy(self.features)
+        if own is not None and as_map(own).scaled_outputs:
+            as_map(own).fit(numbers, seed)
+            outputs = summarise(Mapped(numbers, own), allow_missing_targets=True, max_rows=SCALED_ROWS)
+            scaling = Scaling.from_summary(outputs, self.scaling if self.scaling != "auto" else "global")  # pyright: ignore
+            return Chain(*maps, own, scaling), summary
+        maps.append(Scaling.from_summary(summary, self._scaling_of(summary)))
+        if own is not None:
+            as_map(own).fit(Mapped(numbers, maps[-1]), seed)
+            maps.append(own)
+        return Chain(*maps), summary
+
+    def _train(
+        self,
+        model: SparseGP,
+        rows: Source,
+        weights: np.ndarray | None,
+        validation: Source | None,
+        seed: int,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self.settings_ = settings = self._settings(len(rows), model.likelihood, seed)
+        common: dict[str, Any] = {
+            "weights": weights,
+            "validation": validation,
+            "target_scaler": self.target_scaler_,
+            "callbacks": callbacks,
+            "verbose": self.verbose,
+        }
+        before: list[dict[str, Any]] = []
+        folder = self.checkpoint
+        if self._all_at_once(model, len(rows), settings):
+            history = train_exact(model, rows, replace(settings, objective="elbo"), **common)
+            before = history.rows
+        if not before or settings.objective != "elbo":
+            history = train(model, rows, settings, **common, folder=folder, resume=folder is not None)
+        else:
+            before = []
+        self.history_ = [*before, *(_after(before[-1], row) for row in history.rows)] if before else history.rows
+        self.best_epoch_ = len(before) + history.best_epoch
+        self.stopped_ = history.stopped
+
+    def _all_at_once(self, model: SparseGP, count: int, settings: Settings) -> bool:
         """Whether q has a closed form and a pass over all rows is short: then nothing beats L-BFGS, and a run takes so
         little time that none of it needs to be saved."""
         work = count * model.likelihood.num_latents * model.inducing_inputs.shape[-2] ** 2
         return (
-            isinstance(model.likelihood, Gaussian)
-            and isinstance(model.posterior, GaussianPosterior)
-            and model.precision == torch.float64
-            and self.objective == "elbo"
+            model.likelihood.conjugate
+            and model.posterior.has_natural_form
+            and model.dtype == torch.float64
+            and settings.optimiser == "natural"
+            and settings.plan is None
+            and (self.settings is None or self.settings.batch_size is None)
             and self.batch_size is None
             and work <= SHORT_PASS
         )
 
     def _settings(self, count: int, likelihood: Likelihood, seed: int) -> Settings:
-        """Settings for so many rows. Where one batch holds them all and nothing is sampled, steps have no noise: they
-        may be long."""
-        batch_size, rates, patience = self.batch_size, Settings.natural_rates, self.patience
-        if batch_size is None:
-            batch_size = count if count <= ONE_BATCH else Settings.batch_size
-        if batch_size >= count and not likelihood.sampled & {"elbo", self.objective}:
-            rates = NOISELESS_RATES
-        if batch_size >= count and patience is None and self.max_epochs is None:
-            patience = SETTLED_EPOCHS
-        return Settings(
-            objective=self.objective,
-            max_epochs=self.max_epochs,
-            batch_size=batch_size,
-            learning_rate=self.learning_rate,
-            natural_rates=rates,
-            patience=patience,
-            time_budget=self.time_budget,
-            device=self.device,
-            seed=seed,
-        )
+        """Settings for so many rows: those given, and what the estimator's own arguments say. Where one batch holds all
+        rows and nothing is sampled, steps have no noise: they may be long."""
+        given = {
+            "objective": None if self.objective == "auto" else self.objective,
+            "max_epochs": self.max_epochs,
+            "batch_size": self.batch_size,
+            "patience": self.patience,
+            "time_budget": self.time_budget,
+            "device": None if self.device == "auto" else self.device,
+        }
+        base = self.settings or Settings()
+        found = replace(base, seed=seed, **{name: value for name, value in given.items() if value is not None})
+        if found.batch_size is None:
+            found = replace(found, batch_size=count if count <= ONE_BATCH else None)
+        whole = found.batch_size is not None and found.batch_size >= count
+        if whole and self.settings is None and not likelihood.sampled & {"elbo", found.objective}:
+            found = replace(found, natural_rates=NOISELESS_RATES)
+        if whole and found.patience is None and found.max_epochs is None:
+            found = replace(found, patience=SETTLED_EPOCHS)
+        return found
 
     def _held_out(self, count: int, strata: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
         from sklearn.model_selection import train_test_split
@@ -237,31 +304,39 @@ class GPEstimator(BaseEstimator):
         )
         return np.sort(kept), np.sort(held)
 
-    def _scaling_of(self, x: Moments) -> Any:
+    def _scaling_of(self, summary: Summary) -> Any:
         """Columns that share a unit, such as pixels, are scaled by one number; others each by its own."""
         if self.scaling != "auto":
             return self.scaling
-        varying = x.minimum < x.maximum
-        if varying.sum() < SAME_UNIT_COLUMNS:
+        if self._varies.sum() < SAME_UNIT_COLUMNS:
             return "standard"
-        low, high = x.minimum[varying], x.maximum[varying]
+        low, high = summary.x.minimum[self._varies], summary.x.maximum[self._varies]
         span = high.max() - low.min()
         shared = (np.abs(low - low.min()) <= 0.1 * span) & (np.abs(high - high.max()) <= 0.1 * span)
         return "global" if shared.mean() > 0.5 else "standard"
 
-    def _start_model(self, rows: Source, likelihood: Likelihood, seed: int, by_class: bool) -> SparseGP:
-        groups = 1 if self.share_kernel else likelihood.num_latents
+    def _start_model(
+        self, rows: Source, features: Chain, likelihood: Likelihood, seed: int, by_class: bool
+    ) -> SparseGP:
+        start = self.start or Start()
+        shared = likelihood.start_values is None if self.share_kernel is None else self.share_kernel
+        groups = 1 if shared else likelihood.num_latents
         if isinstance(self.kernel, Kernel):
             kernel = copy.deepcopy(self.kernel)
         else:
-            kernel = start_kernel(self.kernel, rows, self.input_scaler_, groups, self._kernel_variance, seed)
-        dtype = torch.float64 if len(self.input_scaler_.shift) <= FEW_COLUMNS else torch.float32
-        z = start_inducing_inputs(rows, self.n_inducing, self.input_scaler_, seed, by_class, dtype, groups)
-        posterior = None
-        if self.n_components > 1:
-            generator = torch.Generator().manual_seed(seed)
-            posterior = MixturePosterior(likelihood.num_latents, z.shape[-2], self.n_components, generator=generator)
-        return SparseGP(kernel, likelihood, z, posterior)
+            name = self._kernel_name if self.kernel == "auto" else self.kernel
+            variance = self._kernel_variance if start.variance is None else start.variance
+            kernel = start_kernel(name, rows, features, groups, variance, seed, start.lengthscale)
+        by_class = by_class if start.by_class is None else by_class and start.by_class
+        z = start_inducing_inputs(rows, self.n_inducing, features, seed, by_class, torch.float64, groups)
+        if start.dtype == "float32" or (start.dtype is None and z.shape[-1] > FEW_COLUMNS):
+            z = z.to(torch.float32)
+        generator = torch.Generator().manual_seed(seed)
+        posterior = Posterior(likelihood.num_latents, z.shape[-2], self.n_components, generator=generator)
+        model = SparseGP(kernel, likelihood, z, features, posterior)
+        if start.latents:
+            start_latents(model, seed)
+        return model
 
     @torch.no_grad()
     def _score_training_rows(self, rows: Source, weights: np.ndarray | None) -> None:
@@ -270,33 +345,33 @@ class GPEstimator(BaseEstimator):
         chosen = np.arange(count) if count <= SCORE_ROWS else np.linspace(0, count - 1, SCORE_ROWS).astype(np.int64)
         weight = torch.ones(len(chosen)) if weights is None else torch.from_numpy(weights[chosen])
         expected = left_out = scale = 0.0
-        likelihood, prepared = self.model_.likelihood, self.model_.prepare()
-        for block, x, y in self._blocks(Subset(rows, chosen)):
-            marginals = self.model_.marginals(x, prepared)
+        likelihood = self.model_.likelihood
+        for block, marginals, y in self._marginals(Subset(rows, chosen)):
             of_row = weight[block].to(marginals.mean)
             scale += (of_row * self._log_target_scale(y).to(of_row)).sum().item()
-            targets = self._targets(y, marginals)
+            targets = self._feed.targets(torch.from_numpy(np.require(y, requirements=["C", "W"])))
             expected += (of_row * expected_log_prob(likelihood, marginals, targets)).sum().item()
             try:
-                left_out += (of_row * leave_out(likelihood, marginals, targets)).sum().item()
+                left_out += (of_row * log_leave_one_out(likelihood, marginals, targets)).sum().item()
             except InfiniteLOOError:
                 left_out = math.nan
         total = 1.0 * count if weights is None else float(weights.sum())
         counted = weight.sum().item()
-        self.elbo_ = total * (expected - scale) / counted - prepared.moments.kl().item()
+        self.elbo_ = total * (expected - scale) / counted - self.model_.posterior.moments().kl().item()
         self.loo_score_ = (left_out - scale) / counted
 
+    @torch.no_grad()
     def _absorb(self, source: Source, weights: np.ndarray | None) -> None:
         """Updates q with new rows, which need not be seen again; kernel and inducing inputs stay."""
-        if not isinstance(self.model_.posterior, GaussianPosterior):
+        model = self.model_
+        if not model.posterior.has_natural_form:
             raise ValueError("partial_fit updates one Gaussian: set n_components=1")
+        q, feed = Natural.of(model.posterior), self._feed
         for start in range(0, len(source), STREAM_ROWS):
             indices = np.arange(start, min(start + STREAM_ROWS, len(source)))
-            x, y = source.rows(indices)
-            y = torch.from_numpy(np.ascontiguousarray(y)).to(self._device)
-            if self.target_scaler_ is not None:
-                y = self.target_scaler_(y, self.model_.precision)
-            absorb(self.model_, self._scaled(x), y, None if weights is None else torch.from_numpy(weights[indices]))
+            batch = feed.read(source, indices)
+            q = absorb(model, q, batch.x, batch.y, None if weights is None else torch.from_numpy(weights[indices]))
+        model.posterior.set_natural(q)
         self.n_rows_ += len(source)
         self.elbo_ = self.loo_score_ = math.nan  # they would need the old rows
 
@@ -320,42 +395,36 @@ class GPEstimator(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
 
-    @property
-    def _device(self) -> torch.device:
-        return self.model_.inducing_inputs.device
+    def __getstate__(self) -> Any:
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_kept_predictor"}
 
-    def _scaled(self, x: np.ndarray) -> Tensor:
-        rows = torch.from_numpy(np.require(x, requirements=["C", "W"])).to(self._device)
-        return self.input_scaler_(rows, self.model_.precision)
+    @property
+    def _predictor(self) -> Predictor:
+        """Of the model as it is; kept until a tensor of the model changes."""
+        model = self.model_
+        state = [(each.data_ptr(), each._version) for each in (*model.parameters(), *model.buffers())]
+        kept = vars(self).get("_kept_predictor")
+        if kept is None or kept[0] is not model or kept[1] != state:
+            self._kept_predictor = kept = (model, state, model.predictor())
+        return kept[2]
+
+    @property
+    def _feed(self) -> Feed:
+        return Feed(self.model_, 1, None, self.target_scaler_)
 
     def _predicted_rows(self, X: Any) -> Source:
         check_is_fitted(self)
         return as_source(self, X, reset=False)
 
-    def _blocks(self, source: Source) -> Iterator[tuple[slice, Tensor, np.ndarray]]:
-        """Scaled inputs and encoded targets, a block at a time; memory does not grow with the number of rows."""
-        latents, size = self.model_.likelihood.num_latents, self.model_.inducing_inputs.shape[-2]
-        widest = max(size, len(self.input_scaler_.shift), 512)
-        step = max(1, CHUNK_NUMBERS // (self.n_components * latents * widest))
-        for start in range(0, len(source), step):
-            block = slice(start, min(start + step, len(source)))
-            x, y = source.rows(np.arange(block.start, block.stop))
-            yield block, self._scaled(x), y
-
     @torch.no_grad()
-    def _marginals(self, source: Source) -> Iterator[tuple[slice, Marginals]]:
-        """q(f) at each row, a block at a time."""
-        prepared = self.model_.prepare()
-        for block, x, _ in self._blocks(source):
-            yield block, self.model_.marginals(x, prepared)
-
-    def _targets(self, y: np.ndarray, marginals: Marginals) -> Tensor:
-        """Encoded targets as the likelihood takes them, beside these marginals."""
-        targets = torch.from_numpy(np.require(y, requirements=["C", "W"])).to(marginals.mean.device)
-        if self.target_scaler_ is not None:
-            targets = self.target_scaler_(targets, marginals.mean.dtype)
-        targets = self.model_.likelihood.check_targets(targets)
-        return targets.to(marginals.mean.dtype) if targets.is_floating_point() else targets
+    def _marginals(self, source: Source) -> Iterator[tuple[slice, Marginals, np.ndarray]]:
+        """q(f) at each row beside its target, a block at a time; memory does not grow with the number of rows."""
+        predictor = self._predictor
+        for start in range(0, len(source), predictor.chunk_rows):
+            block = slice(start, min(start + predictor.chunk_rows, len(source)))
+            x, y = source.rows(np.arange(block.start, block.stop))
+            yield block, predictor(torch.from_numpy(np.require(x, requirements=["C", "W"]))), y
 
     def _log_target_scale(self, y: np.ndarray) -> Tensor:
         """What scaling adds to the log density of each row, [B]; a missing target has no density and no scale."""
@@ -370,10 +439,11 @@ class GPEstimator(BaseEstimator):
         targets = self._encode_targets(self._check_targets(y))
         if len(targets) != len(source):
             raise ValueError(f"X has {len(source)} rows, but y has {len(targets)}")
-        found = np.empty(len(source))
-        for block, marginals in self._marginals(source):
+        found, feed = np.empty(len(source)), self._feed
+        for block, marginals, _ in self._marginals(source):
+            own = feed.targets(torch.from_numpy(np.require(targets[block], requirements=["C", "W"])))
             with torch.no_grad():
-                rows = log_predictive(self.model_.likelihood, marginals, self._targets(targets[block], marginals))
+                rows = log_predictive(self.model_.likelihood, marginals, own)
             found[block] = rows.double().cpu().numpy()
         return found - self._log_target_scale(targets).numpy()
 
@@ -394,3 +464,8 @@ class GPEstimator(BaseEstimator):
         """Writes the model to one file, which `autogp.load_model` reads; no pickle, and never half a file."""
         check_is_fitted(self)
         save_estimator(self, path)
+
+
+def _after(last: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a history that goes on where another ended."""
+    return row | {name: last[name] + row[name] for name in ("epoch", "step", "seconds")}

@@ -1,6 +1,7 @@
 """Classification with calibrated probabilities."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,12 +10,14 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
+from torch import nn
 
 from autogp.data import Summary, TargetScaler
 from autogp.estimators.base import GPEstimator
 from autogp.estimators.inputs import WithTargets, refuse_non_finite
 from autogp.kernels import Kernel
 from autogp.likelihoods import Bernoulli, Likelihood, Softmax
+from autogp.training import Callback, Settings, Start
 
 __all__ = ["GPClassifier"]
 
@@ -87,21 +90,24 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         "likelihood": [StrOptions({"auto", "logit", "probit", "softmax"}), Likelihood],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
+    _kernel_name = "rbf"
     _kernel_variance = 10.0
 
     def __init__(
         self,
         n_inducing: int = 200,
         *,
-        kernel: str | Kernel = "rbf",
+        kernel: str | Kernel = "auto",
         likelihood: str | Likelihood = "auto",
-        objective: str = "elbo",
+        features: nn.Module | None = None,
+        objective: str = "auto",
         n_components: int = 1,
-        share_kernel: bool = True,
+        share_kernel: bool | None = None,
         scaling: str = "auto",
+        start: Start | None = None,
+        settings: Settings | None = None,
         max_epochs: int | None = None,
         batch_size: int | None = None,
-        learning_rate: float = 0.05,
         validation_fraction: float | None = None,
         patience: int | None = None,
         time_budget: float | None = None,
@@ -115,13 +121,15 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             n_inducing,
             kernel=kernel,
             likelihood=likelihood,
+            features=features,
             objective=objective,
             n_components=n_components,
             share_kernel=share_kernel,
             scaling=scaling,
+            start=start,
+            settings=settings,
             max_epochs=max_epochs,
             batch_size=batch_size,
-            learning_rate=learning_rate,
             validation_fraction=validation_fraction,
             patience=patience,
             time_budget=time_budget,
@@ -137,13 +145,19 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         tags.input_tags.sparse = True
         return tags
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, eval_set: Any = None) -> "GPClassifier":
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        eval_set: Any = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> "GPClassifier":
         """Learns from X [N, D] and labels y [N]; `eval_set=(X, y)` are held-out rows to choose the best state by.
 
         X may also be a source with targets, such as `autogp.data.open_source` gives for files of any size.
         """
-        source, labels = self._read(X, y, reset=True)
-        return self._fit_labels(source, labels, None, sample_weight, eval_set)
+        return self._become(self._anew()._fit_labels(X, y, None, sample_weight, eval_set, callbacks))
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> "GPClassifier":
         """Learns from more rows, without seeing the old ones again.
@@ -152,8 +166,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         it should hold typical rows. The next ones update the posterior.
         """
         if not self.__sklearn_is_fitted__():
-            source, labels = self._read(X, y, reset=True)
-            return self._fit_labels(source, labels, classes, sample_weight, None)
+            return self._become(self._anew()._fit_labels(X, y, classes, sample_weight, None, ()))
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes must be those of the first call, {self.classes_}, got {np.unique(classes)}")
         source, labels = self._read(X, y, reset=False)
@@ -166,8 +179,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         """Probabilities of the classes, [N, C], columns in the order of `classes_`."""
         source = self._predicted_rows(X)
         found = np.empty((len(source), len(self.classes_)))
-        for block, marginals in self._marginals(source):
-            mean = self.model_.likelihood.predict(marginals.log_weights, marginals.mean, marginals.variance).mean
+        for block, marginals, _ in self._marginals(source):
+            mean = self.model_.likelihood.predict(*marginals[:3]).mean
             mean = mean.detach().double().cpu().numpy()
             found[block] = np.hstack([1 - mean, mean]) if mean.shape[1] == 1 else mean
         return found / found.sum(1, keepdims=True)
@@ -196,8 +209,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         return y
 
     def _fit_labels(
-        self, source: Any, labels: np.ndarray, classes: Any, sample_weight: Any, eval_set: Any
+        self, X: Any, y: Any, classes: Any, sample_weight: Any, eval_set: Any, callbacks: Sequence[Callback]
     ) -> "GPClassifier":
+        source, labels = self._read(X, y, reset=True)
         self.classes_ = np.unique(labels if classes is None else classes)
         if len(self.classes_) < 2:
             raise ValueError(f"a classifier needs rows of at least 2 classes, got 1 class: {self.classes_.tolist()}")
@@ -206,7 +220,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         if classes is None and weights is not None and len(np.unique(targets[weights > 0])) < 2:
             raise ValueError("a classifier needs rows of at least 2 classes, but sample_weight leaves 1 class")
         weights = self._all_weights(targets, weights)
-        self._fit(WithTargets(source, targets), weights, self._validation(eval_set), targets)
+        self._fit(WithTargets(source, targets), weights, self._validation(eval_set), targets, callbacks)
         return self
 
     def _all_weights(self, targets: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:

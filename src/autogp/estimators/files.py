@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from autogp import persistence
-from autogp.data import InputScaler, TableEncoder, TargetScaler
+from autogp.data import TableEncoder, TargetScaler
 from autogp.model import SparseGP
 from autogp.storage import StorageError
 
@@ -27,7 +27,7 @@ LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 
 
 def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
-    modules: dict[str, nn.Module] = {"model": estimator.model_, "input_scaler": estimator.input_scaler_}
+    modules: dict[str, nn.Module] = {"model": estimator.model_}
     if estimator.target_scaler_ is not None:
         modules["target_scaler"] = estimator.target_scaler_
     parameters = {}
@@ -103,15 +103,13 @@ def _parameters(modules: dict[str, nn.Module], description: dict[str, Any]) -> d
 def _restore(
     estimator: Any, modules: dict[str, nn.Module], description: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
-    model, scaler, targets = modules["model"], modules["input_scaler"], modules.get("target_scaler")
-    if not (isinstance(model, SparseGP) and isinstance(scaler, InputScaler)):
-        raise TypeError("model or input_scaler is of another type")
+    model, targets = modules["model"], modules.get("target_scaler")
+    if not isinstance(model, SparseGP):
+        raise TypeError("the model is of another type")
     if targets is not None and not isinstance(targets, TargetScaler):
         raise TypeError("target_scaler is of another type")
     columns = model.inducing_inputs.shape[-1]
-    if len(scaler.shift) != columns or tensors["varies"].shape != (columns,) or tensors["varies"].dtype != torch.bool:
-        raise ValueError(f"scaling and inducing inputs ({columns} columns) do not fit")
-    estimator.model_, estimator.input_scaler_, estimator.target_scaler_ = model, scaler, targets
+    estimator.model_, estimator.target_scaler_ = model, targets
     described = description["encoder"]
     encoder = None if described is None else TableEncoder.from_description(described)
     features = _count(description["features"])

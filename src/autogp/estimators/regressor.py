@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_array
 from autogp.data import Summary, TargetScaler
 from autogp.estimators.base import GPEstimator
 from autogp.estimators.inputs import WithTargets, refuse_non_finite
-from autogp.kernels import Kernel
 from autogp.likelihoods import Gaussian, Likelihood, Network, Poisson, StudentT
+from autogp.training import Callback
 
 __all__ = ["GPRegressor"]
 
@@ -86,49 +86,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
 
     _parameter_constraints: ClassVar[dict] = {
         **GPEstimator._parameter_constraints,
-        "likelihood": [StrOptions({"gaussian", "student_t", "poisson", "network"}), Likelihood],
+        "likelihood": [StrOptions({"auto", "gaussian", "student_t", "poisson", "network"}), Likelihood],
     }
-
-    def __init__(
-        self,
-        n_inducing: int = 200,
-        *,
-        kernel: str | Kernel = "matern52",
-        likelihood: str | Likelihood = "gaussian",
-        objective: str = "elbo",
-        n_components: int = 1,
-        share_kernel: bool = True,
-        scaling: str = "auto",
-        max_epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 0.05,
-        validation_fraction: float | None = None,
-        patience: int | None = None,
-        time_budget: float | None = None,
-        checkpoint: str | None = None,
-        random_state: Any = None,
-        verbose: bool | str = "auto",
-        device: str = "auto",
-    ):
-        super().__init__(
-            n_inducing,
-            kernel=kernel,
-            likelihood=likelihood,
-            objective=objective,
-            n_components=n_components,
-            share_kernel=share_kernel,
-            scaling=scaling,
-            max_epochs=max_epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            validation_fraction=validation_fraction,
-            patience=patience,
-            time_budget=time_budget,
-            checkpoint=checkpoint,
-            random_state=random_state,
-            verbose=verbose,
-            device=device,
-        )
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -136,16 +95,28 @@ class GPRegressor(RegressorMixin, GPEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, eval_set: Any = None) -> "GPRegressor":
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        eval_set: Any = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> "GPRegressor":
         """Learns from X [N, D] and targets y [N] or [N, P]; `eval_set=(X, y)` are held-out rows to choose by.
 
         X may also be a source with targets, such as `autogp.data.open_source` gives for files of any size.
         """
+        return self._become(self._anew()._fit_numbers(X, y, sample_weight, eval_set, callbacks))
+
+    def _fit_numbers(
+        self, X: Any, y: Any, sample_weight: Any, eval_set: Any, callbacks: Sequence[Callback]
+    ) -> "GPRegressor":
         source, y = self._read(X, y, reset=True)
         weights = self._check_weights(sample_weight, len(source))
         self._single = y.ndim == 1
         self.n_outputs_ = 1 if self._single else y.shape[1]
-        self._fit(WithTargets(source, y), weights, self._validation(eval_set), None)
+        self._fit(WithTargets(source, y), weights, self._validation(eval_set), None, callbacks)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GPRegressor":
@@ -169,11 +140,11 @@ class GPRegressor(RegressorMixin, GPEstimator):
         [N, P, R]: instead of the expected targets, or with `return_std` as a third array.
         """
         source = self._predicted_rows(X)
-        levels = None if quantiles is None else _checked_levels(quantiles).to(self._device)
+        levels = None if quantiles is None else _checked_levels(quantiles).to(self.model_.device)
         likelihood, scaler = self.model_.likelihood, self.target_scaler_
         mean, variance = np.empty((2, len(source), self.n_outputs_))
         below = np.empty((len(source), self.n_outputs_, 0 if levels is None else len(levels)))
-        for block, marginals in self._marginals(source):
+        for block, marginals, _ in self._marginals(source):
             parts = marginals.log_weights, marginals.mean, marginals.variance
             with torch.no_grad():
                 if levels is None or return_std:
@@ -208,10 +179,10 @@ class GPRegressor(RegressorMixin, GPEstimator):
         if n_samples < 1:
             raise ValueError(f"n_samples must be at least 1, got {n_samples}")
         source = self._predicted_rows(X)
-        x = self._scaled(source.rows(np.arange(len(source)))[0])
+        x = torch.from_numpy(np.require(source.rows(np.arange(len(source)))[0], requirements=["C", "W"]))
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        generator = torch.Generator(self._device).manual_seed(seed)
-        functions = self.model_.sample(x, n_samples, generator)  # [S, N, Q]
+        generator = torch.Generator(self.model_.device).manual_seed(seed)
+        functions = self.model_.sample(x.to(self.model_.device), n_samples, generator)  # [S, N, Q]
         with torch.no_grad():
             y = self.model_.likelihood.sample(functions, generator).double()
             if self.target_scaler_ is not None:
@@ -236,18 +207,16 @@ class GPRegressor(RegressorMixin, GPEstimator):
         outputs = self.n_outputs_
         if isinstance(self.likelihood, Likelihood):
             likelihood = copy.deepcopy(self.likelihood)
-        elif self.likelihood == "gaussian":
-            likelihood = Gaussian(outputs, variance=0.1)
         elif self.likelihood == "student_t":
             likelihood = StudentT(outputs, scale=0.3)
         elif self.likelihood == "network":
             likelihood = Network(outputs, variance=0.1)
-        else:
+        elif self.likelihood == "poisson":
             assert summary.y is not None
             likelihood = Poisson(outputs, rate=torch.from_numpy(summary.y.mean).clamp_min(1e-3))
-        if isinstance(likelihood, (Gaussian, StudentT, Network)):  # families that a change of units leaves as they are
-            return likelihood, TargetScaler.from_summary(summary)
-        return likelihood, None
+        else:
+            likelihood = Gaussian(outputs, variance=0.1)
+        return likelihood, TargetScaler.from_summary(summary) if likelihood.affine_targets else None
 
 
 def _checked_levels(quantiles: Any) -> torch.Tensor:

@@ -1,43 +1,29 @@
-"""What an experiment is: data and settings, and the runs that follow from them."""
+"""What an experiment is: data, arguments of an estimator, and what is varied."""
 
-from collections.abc import Callable, Mapping
+import functools
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
-
-import torch
+from typing import Any
 
 from autogp.datasets import Dataset
-from autogp.likelihoods import Gaussian, Likelihood
-from autogp.model import SparseGP
+from autogp.estimators import GPClassifier, GPRegressor
+from autogp.experiments.call import code, imports
 from autogp.training import Settings
 
 __all__ = ["Experiment", "Loader", "Peer", "Preset", "Run"]
 
-
-class Loader(Protocol):
-    """Reads one of an experiment's data sets; for sets with several published splits, the seed counts them."""
-
-    def __call__(self, data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset: ...
+Loader = functools.partial  # of a function whose result is a Dataset; it may take `folder` and `download`
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One way to train: the settings, and where the model starts."""
+    """One way to train: arguments of the estimator, besides those that the experiment varies."""
 
-    settings: Settings
-    scaling: Literal["standard", "global"] = "standard"  # of the inputs; "global" suits images
-    components: int | None = None  # so many principal components of the inputs, in their place
-    shared: bool = True  # one kernel and one set of inducing inputs for all latent functions
-    by_class: bool = False  # k-means within each class
-    variance: float = 1.0  # of the kernel
-    lengthscale: float | None = None  # none: from the distances between rows
-    samples: tuple[int | None, ...] = (None,)  # Monte Carlo samples to try; none: those of the settings
+    arguments: Mapping[str, Any]
     inducing: tuple[int, ...] | None = None  # in place of the experiment's
-    likelihood: Callable[[], Likelihood] | None = None  # in place of the experiment's
-    precision: torch.dtype | None = None  # of blocks of rows; none: float64 where there are few columns
-    start: Callable[[SparseGP], None] | None = None  # what else is done to the model before its first step
-    exact: bool = False  # the bound from all rows at once, for Gaussian noise; other objectives go on from there
+    samples: tuple[int | None, ...] = (None,)  # Monte Carlo samples to try; none: those of the settings
     by_kernel: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings that are a kernel's own
 
 
@@ -49,19 +35,19 @@ class Peer:
     "training") and "epochs" at least.
     """
 
-    measure: Callable[[Dataset, int | None, int], dict[str, Any]]
+    measure: Any  # Callable[[Dataset, int | None, int], dict[str, Any]]
     samples: tuple[int | None, ...] = (None,)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Data, a likelihood, and what is varied: a run for every combination, and for every peer."""
+    """Data, an estimator, and what is varied: a run for every combination, and for every peer."""
 
     name: str
     title: str
-    load: Loader
+    load: Any  # Callable[[str, int], Loader]: of the name of the data set and the seed, which counts published splits
     metrics: tuple[str, ...]  # what tables and figures show; every score is recorded
-    likelihood: Callable[[], Likelihood] = Gaussian
+    estimator: type[GPClassifier | GPRegressor] = GPClassifier
     presets: Mapping[str, Preset] = field(default_factory=dict)  # none: the peers are all there is
     inducing: tuple[int, ...] = ()
     objectives: tuple[str, ...] = ()
@@ -78,7 +64,7 @@ class Experiment:
     def runs(self, preset: str, seed: int | None = None) -> list["Run"]:
         """All runs, data set by data set; `seed` stands for the experiment's own seeds."""
         if preset not in self.presets and preset != "ours":
-            raise ValueError(f"{self.name} has no preset {preset!r}: leave it out")
+            raise ValueError(f"{self.name} has no preset {preset!r}; it has {', '.join(self.presets) or 'none'}")
         presets, peers = ([preset, *self.beside], self.peers) if preset == "ours" else ([preset], {})
         return [
             run
@@ -131,10 +117,35 @@ class Run:
         return self.preset_name in self.experiment.peers
 
     @property
-    def preset(self) -> Preset:
-        return self.experiment.presets[self.preset_name]
+    def loader(self) -> Loader:
+        return self.experiment.load(self.data, self.seed)
 
-    def settings(self, time_budget: float | None) -> Settings:
-        preset = replace(self.preset.settings, **self.preset.by_kernel.get(self.kernel, {}))
-        found = replace(preset, objective=self.objective, seed=self.seed, time_budget=time_budget)
-        return found if self.samples is None else replace(found, samples=self.samples)
+    def load(self, folder: str | Path | None = None, download: bool = False) -> Dataset:
+        known = inspect.signature(self.loader).parameters
+        options = {"folder": folder, "download": download}
+        return self.loader(**{name: value for name, value in options.items() if name in known})
+
+    def arguments(self, time_budget: float | None = None) -> dict[str, Any]:
+        """Of the estimator."""
+        preset = self.experiment.presets[self.preset_name]
+        settings: Settings = preset.arguments["settings"]
+        changes: dict[str, Any] = dict(preset.by_kernel.get(self.kernel, {}))
+        changes |= {} if self.samples is None else {"samples": self.samples}
+        found = {"n_inducing": self.inducing, "kernel": self.kernel, "objective": self.objective, **preset.arguments}
+        found |= {"settings": replace(settings, **changes), "random_state": self.seed}
+        return found if time_budget is None else found | {"time_budget": time_budget}
+
+    def call(self, time_budget: float | None = None) -> str:
+        """The run as a program."""
+        arguments = self.arguments(time_budget)
+        kind = self.experiment.estimator
+        listed = ", ".join(f"{name}={code(value)}" for name, value in arguments.items())
+        return "\n".join(
+            [
+                *imports(kind, self.loader.func, *arguments.values()),
+                "",
+                f"data = {code(self.loader)}",
+                f"model = {kind.__name__}({listed})",
+                "model.fit(data.x_train, data.y_train)",
+            ]
+        )

@@ -4,7 +4,6 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from fnmatch import fnmatch
 from itertools import groupby
 from pathlib import Path
@@ -12,10 +11,9 @@ from pathlib import Path
 from autogp.datasets import Dataset
 from autogp.experiments import cifar10, digits, efficiency, mnist, rectangles, sarcos, savigp, uci
 from autogp.experiments.base import Run
-from autogp.experiments.record import plain, read_json, write_json
-from autogp.experiments.run import data_part, execute, hold_out, start_part
+from autogp.experiments.record import read_json, write_json
+from autogp.experiments.run import data_part, execute, hold_out
 from autogp.experiments.tables import make_tables, shown
-from autogp.training import Settings
 
 __all__ = ["EXPERIMENTS", "reproduce"]
 
@@ -40,6 +38,7 @@ def reproduce(
     only: str | None = None,
     download: bool = False,
     results: str | Path = "results",
+    dry_run: bool = False,
     verbose: bool | str = True,
 ) -> list[Path]:
     """Runs an experiment and returns the files of its results.
@@ -60,6 +59,7 @@ def reproduce(
         only: A pattern for the names of the runs, such as "*-loo-200-*".
         download: Whether to fetch data that is not at hand, where a publisher offers it.
         results: The folder to write to.
+        dry_run: Only print each run as a Python program.
         verbose: As in `train`; False also says nothing of what came out.
     """
     if name not in EXPERIMENTS:
@@ -70,6 +70,9 @@ def reproduce(
     if not runs:
         example = EXPERIMENTS[name].runs(preset, seed)[0].name
         raise ValueError(f"no run of {name} has a name like {only!r}; one is {example}")
+    if dry_run:
+        print("\n\n".join(f"# {run.name}\n{run.call(time)}" for run in runs if not run.is_peer))
+        return []
     written = []
     try:
         for run, rows in _with_data(runs, data, download, validation):
@@ -80,7 +83,7 @@ def reproduce(
                     f"{checkpoints} to start anew"
                 )
             if not (resume and _is_finished(path, run, rows, time)):
-                record = execute(run, rows, time_budget=time, folder=checkpoints, resume=resume, verbose=verbose)
+                record = execute(run, rows, time_budget=time, folder=checkpoints, verbose=verbose)
                 write_json(path, record)
             shutil.rmtree(checkpoints, ignore_errors=True)
             written.append(path)
@@ -101,8 +104,9 @@ def _with_data(
     absent: dict[str, FileNotFoundError] = {}  # by their messages: two sets may want the same file
     at_hand = False
     for (name, seed), group in groupby(runs, key=lambda run: (run.data, run.seed)):
+        same = list(group)
         try:
-            rows = runs[0].experiment.load(name, folder, seed, download)
+            rows = same[0].load(folder, download)
         except FileNotFoundError as error:
             if str(error) not in absent and len({run.data for run in runs}) > 1:
                 logger.warning("%s is left out: %s", name, error)
@@ -110,19 +114,15 @@ def _with_data(
             continue
         at_hand = True
         rows = hold_out(rows, seed) if validation else rows
-        for run in group:
+        for run in same:
             yield run, rows
     if not at_hand:
         raise next(iter(absent.values()))
 
 
 def _is_finished(path: Path, run: Run, data: Dataset, seconds: float | None) -> bool:
-    """Whether the file is of such a run on such rows; a setting that is younger than the file had its default."""
+    """Whether the file is of such a run on such rows."""
     record = read_json(path)
     if not isinstance(record, dict) or record.get("data") != data_part(run, data):
         return False
-    if run.is_peer:
-        return True
-    before = plain(asdict(Settings())) | record["settings"] | record["model"]
-    now = plain(asdict(run.settings(seconds)) | start_part(run))
-    return all(before.get(key) == value for key, value in now.items())
+    return run.is_peer or record.get("call") == run.call(seconds)

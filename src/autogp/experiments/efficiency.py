@@ -1,6 +1,7 @@
 """Statistical efficiency: gradients through the samples against the score function of the paper's predecessor."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,9 @@ from autogp.experiments.gradients import (
 ROWS = 2000  # of SARCOS
 
 
-def load(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:
+def load_part(folder: str | Path | None = None) -> Dataset:
     """Every so many rows of the smaller recording of SARCOS."""
-    rows = sarcos.load("ias-clean", folder, seed, download)
+    rows = sarcos.load_recording("ias-clean", folder)
     train, test = (np.linspace(0, len(x) - 1, ROWS).astype(int) for x in (rows.x_train, rows.x_test))
     return replace(
         rows,
@@ -40,7 +41,7 @@ SAMPLES = (10, 100, 1000, 10_000)
 EXPERIMENT = Experiment(
     name="efficiency",
     title="Statistical efficiency",
-    load=load,
+    load=lambda data, seed: partial(load_part),
     metrics=("noise", "smse"),
     note=(
         f"A regression network on {ROWS:,} rows of SARCOS (ias-clean), {INDUCING} inducing inputs, kernel and noise "

@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
+from autogp.storage import replacing
+
 __all__ = ["TITLES", "Record", "figure_by_epoch", "figure_by_inducing", "figure_of_estimators"]
 
 Record = dict[str, Any]
@@ -191,6 +193,7 @@ def _canvas(panels: int) -> tuple[Figure, list[Any]]:
 def _save(figure: Figure, path: Path) -> Path:
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
-    with matplotlib.rc_context({"svg.hashsalt": "autogp"}):  # the same bytes from the same results
-        figure.savefig(path, metadata={"Date": None})
+    with matplotlib.rc_context({"svg.hashsalt": "autogp"}), replacing(path) as temporary:
+        # The salt and no date: the same bytes from the same results.
+        figure.savefig(temporary, format="svg", metadata={"Date": None})
     return path

@@ -1,4 +1,4 @@
-"""Estimates of the bound's gradient by samples: how noisy they are, and how far q gets by them.
+"""Estimates of the ELBO's gradient by samples: how noisy they are, and how far q gets by them.
 
 A regression network whose kernel, noise and inducing inputs stay as they are; q learns by Adam from one estimate or
 another, everything else being equal.
@@ -6,21 +6,21 @@ another, everything else being equal.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from autogp.data import ArraySource, InputScaler, TargetScaler, summarise
+from autogp.data import ArraySource, TargetScaler, summarise
 from autogp.datasets import Dataset
-from autogp.experiments.scores import scores
+from autogp.features import Scaling
 from autogp.likelihoods import Likelihood, Network
 from autogp.likelihoods.base import chunks
+from autogp.metrics import number_scores
 from autogp.model import SparseGP
-from autogp.posteriors import MixturePosterior
-from autogp.training import start_inducing_inputs, start_kernel, start_nodes
+from autogp.training import start_inducing_inputs, start_kernel, start_latents
 from autogp.training.feed import Feed
 from autogp.training.optimisers import Adam
 
@@ -92,58 +92,61 @@ class Problem:
     def __init__(self, data: Dataset, seed: int):
         self.source, self.test = ArraySource(data.x_train, data.y_train), ArraySource(data.x_test, data.y_test)
         summary = summarise(self.source)
-        scaler = InputScaler.from_summary(summary)
+        scaling = Scaling.from_summary(summary)
         likelihood = Network(num_outputs=data.y_train.shape[1], variance=NOISE)
-        z = start_inducing_inputs(self.source, INDUCING, scaler, seed)
-        self.model = SparseGP(
-            start_kernel("rbf", self.source, scaler, groups=likelihood.num_latents),
-            likelihood,
-            z.expand(likelihood.num_latents, *z.shape),
-            MixturePosterior(likelihood.num_latents, len(z)),
-        )
-        start_nodes(self.model)
-        for module in (self.model.kernel, self.model.likelihood):
-            module.requires_grad_(False)
-        self.model.inducing_inputs.requires_grad_(False)
-        self.feed = Feed(self.model, len(self.source), None, scaler, TargetScaler.from_summary(summary))
+        z = start_inducing_inputs(self.source, INDUCING, scaling, seed)
+        kernel = start_kernel("rbf", self.source, scaling, groups=likelihood.num_latents)
+        self.model = SparseGP(kernel, likelihood, z.expand(likelihood.num_latents, *z.shape), scaling)
+        start_latents(self.model)
+        self.model.requires_grad_(False).posterior.requires_grad_(True)
+        self.feed = Feed(self.model, len(self.source), None, TargetScaler.from_summary(summary))
         self.generator = torch.Generator().manual_seed(seed)
         self.order = np.random.default_rng(seed)
         self.optimiser = Adam(self.model.posterior.parameters())
 
-    def gradient(self, estimator: Estimator, samples: int, indices: np.ndarray) -> Tensor:
-        """Of the negative bound with respect to q, left in `.grad`; returned is that of the data term alone."""
+    def gradient(self, estimator: Estimator, samples: int, indices: np.ndarray) -> tuple[Tensor, ...]:
+        """Of minus the ELBO's data term, by the parameters of q."""
         model, batch = self.model, self.feed.read(self.source, indices)
-        self.optimiser.zero_grad()
-        marginals = model.marginals(batch.x)
+        parameters = self.optimiser.parameters
+        marginals = model(batch.x)
         constant = marginals.mean.detach(), marginals.variance.detach()
         noise = torch.randn(samples, *constant[0].shape, generator=self.generator)
         alpha, beta = estimator(model.likelihood, *constant, batch.y, noise)
         weights = -batch.weights[:, None]
-        torch.autograd.backward([marginals.mean, marginals.variance], [weights * alpha, weights * beta])
-        parameters = list(model.posterior.parameters())
-        data_term = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
-        model.prepare().moments.kl().backward()
-        return data_term
+        outputs, slopes = [marginals.mean, marginals.variance], [weights * alpha, weights * beta]
+        return torch.autograd.grad(outputs, parameters, slopes, allow_unused=True, materialize_grads=True)
 
     def learn(self, estimator: Estimator, samples: int, steps: int) -> list[dict[str, float]]:
         """A curve: how far the steps have led."""
         points = []
         for step in range(steps):
             if step % CURVE_EVERY == 0:
-                points.append({"step": step, **self.judge()})
-            self.gradient(estimator, samples, self.order.choice(len(self.source), BATCH, replace=False))
-            self.optimiser.step(LEARNING_RATE)
-        return [*points, {"step": steps, **self.judge()}]
+                points.append({"step": step, **self.scores()})
+            data_term = self.gradient(estimator, samples, self.order.choice(len(self.source), BATCH, replace=False))
+            kl = self.model.posterior.moments().kl()
+            prior = torch.autograd.grad(kl, self.optimiser.parameters, allow_unused=True, materialize_grads=True)
+            gradients = [mine + own for mine, own in zip(data_term, prior, strict=True)]
+            self.optimiser.step(gradients, [LEARNING_RATE] * len(gradients))
+        return [*points, {"step": steps, **self.scores()}]
 
-    def judge(self) -> dict[str, float]:
-        return scores(self.model, self.test, self.feed, quick=True)
+    def scores(self) -> dict[str, float]:
+        assert self.feed.target_scaler is not None
+        x = torch.from_numpy(self.test.rows(np.arange(len(self.test)))[0])
+        mean = self.model.predict(x).mean.double()
+        return number_scores(self.test.y, self.feed.target_scaler.inverse_mean(mean))
 
     def noise(self, estimator: Estimator, samples: int) -> float:
         """The variance of the gradient over the square of its length, both of the data term and summed over q."""
         indices = np.arange(BATCH)
-        truth = self.gradient(exact, 1, indices)
-        errors = [(self.gradient(estimator, samples, indices) - truth).square().sum().item() for _ in range(REPEATS)]
+        truth = _flat(self.gradient(exact, 1, indices))
+        errors = [
+            (_flat(self.gradient(estimator, samples, indices)) - truth).square().sum().item() for _ in range(REPEATS)
+        ]
         return float(np.mean(errors)) / truth.square().sum().item()
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 def measure(estimator: Estimator) -> Callable[[Dataset, int | None, int], dict[str, Any]]:

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import platform
-import secrets
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from autogp.storage import replacing
 
 __all__ = ["environment", "plain", "read_json", "read_records", "write_json"]
 
@@ -26,12 +27,8 @@ def write_json(path: Path, content: Any) -> None:
         text = "{\n" + ",\n".join(lines) + "\n}\n"
     else:
         text = json.dumps(content, allow_nan=False) + "\n"
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text)
 
 
 def read_json(path: Path) -> Any:

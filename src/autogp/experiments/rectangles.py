@@ -1,29 +1,36 @@
 """RECTANGLES-IMAGE: error by inducing inputs and kernel (the paper's figure 2), beside a support vector machine."""
 
+from functools import partial
+
 from autogp.datasets import load_rectangles
 from autogp.experiments.base import Experiment, Peer, Preset
 from autogp.experiments.svm import support_vectors
-from autogp.likelihoods import Bernoulli
-from autogp.training import Settings
+from autogp.training import Settings, Start
 
 EXPERIMENT = Experiment(
     name="rectangles",
     title="RECTANGLES-IMAGE",
-    load=lambda data, folder, seed, download: load_rectangles(folder),
-    likelihood=Bernoulli,
+    load=lambda data, seed: partial(load_rectangles),
     kernels=("rbf", "arccosine"),
     inducing=(10, 200, 1000),
     objectives=("elbo", "loo"),
     metrics=("error", "nlp", "calibration"),
     presets={
         "ours": Preset(
-            Settings(max_epochs=100, held_prior=0.1),
-            scaling="global",
-            by_class=True,
-            variance=5.0,
+            {
+                "scaling": "global",
+                "start": Start(variance=5.0),
+                "settings": Settings(max_epochs=100, held_prior=0.1),
+            },
             by_kernel={"arccosine": {"held_prior": 0.0, "held_learning_rate": 0.01}},
         ),
-        "paper": Preset(Settings.paper(), lengthscale=10.0),
+        "paper": Preset(
+            {
+                "scaling": "standard",
+                "start": Start(variance=1.0, lengthscale=10.0, by_class=False),
+                "settings": Settings.paper(),
+            }
+        ),
     },
     peers={"svm": Peer(support_vectors)},
     published={

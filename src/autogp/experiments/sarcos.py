@@ -1,19 +1,19 @@
 """SARCOS: a regression network of one node, by epoch and number of samples (the paper's figure 1)."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import torch
-
 from autogp.datasets import Dataset, load_sarcos, without_repeats
+from autogp.estimators import GPRegressor
 from autogp.experiments.base import Experiment, Preset
-from autogp.experiments.sampled import SampledNetwork
-from autogp.likelihoods import Gaussian, Network
-from autogp.training import Settings, start_nodes
+from autogp.training import Settings, Start
 
 SETTINGS = Settings(max_epochs=20, batch_size=500, learning_rate=0.1, natural_rates=(0.2, 0.02))
+OURS = {"likelihood": "network", "share_kernel": False, "start": Start(dtype="float32"), "settings": SETTINGS}
 
 
-def load(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:
+def load_recording(data: str, folder: str | Path | None = None) -> Dataset:
     """The publishers' splits, or ("-clean") without the training rows that are also test rows."""
     recording, _, clean = data.partition("-")
     rows = load_sarcos(folder, recording)
@@ -23,35 +23,25 @@ def load(data: str, folder: str | Path | None, seed: int, download: bool) -> Dat
 EXPERIMENT = Experiment(
     name="sarcos",
     title="SARCOS inverse dynamics",
-    load=load,
+    load=lambda data, seed: partial(load_recording, data),
     data=dict.fromkeys(("gpml", "gpml-clean", "ias", "ias-clean"), range(1)),
-    likelihood=lambda: Network(num_outputs=7, variance=0.1),
+    estimator=GPRegressor,
     inducing=(50,),
     objectives=("elbo",),
     metrics=("smse", "nlp"),
     curve=True,
     presets={
-        "ours": Preset(SETTINGS, shared=False, precision=torch.float32, start=start_nodes),
-        "sampled": Preset(
-            SETTINGS,
-            shared=False,
-            precision=torch.float32,
-            start=start_nodes,
-            samples=(10, 100, 1000, 10_000),
-            likelihood=lambda: SampledNetwork(num_outputs=7, variance=0.1),
-        ),
-        "independent": Preset(
-            SETTINGS,
-            shared=False,
-            precision=torch.float32,
-            likelihood=lambda: Gaussian(num_outputs=7, variance=0.1),
-        ),
+        "ours": Preset(OURS),
+        "sampled": Preset(OURS | {"settings": replace(SETTINGS, monte_carlo=True)}, samples=(10, 100, 1000, 10_000)),
+        "independent": Preset(OURS | {"likelihood": "gaussian"}),
         "paper": Preset(
-            Settings.paper(max_epochs=100),
-            shared=False,
-            lengthscale=10.0,
+            {
+                "likelihood": "network",
+                "share_kernel": False,
+                "start": Start(lengthscale=10.0, latents=False),
+                "settings": Settings.paper(max_epochs=100, monte_carlo=True),
+            },
             samples=(10, 100, 1000),
-            likelihood=lambda: SampledNetwork(num_outputs=7),
         ),
     },
     beside=("sampled", "independent"),

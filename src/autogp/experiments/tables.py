@@ -17,6 +17,7 @@ from autogp.experiments.figures import (
     figure_of_estimators,
 )
 from autogp.experiments.record import plain, read_records
+from autogp.storage import replacing
 from autogp.training import Settings
 
 __all__ = ["make_tables", "shown"]
@@ -75,7 +76,8 @@ def make_tables(folder: str | Path) -> Path:
     compared = _by_objective(everything, axes, ("nlp", "error", "calibration"))
     parts += [f"## Which objective\n\n{COMPARED}\n\n{compared}"] if compared else []
     readme = folder / "README.md"
-    readme.write_text("\n".join(parts))
+    with replacing(readme) as temporary:
+        temporary.write_text("\n".join(parts))
     return readme
 
 

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from autogp.distances import squared_distance
 from autogp.kernels.base import Kernel, check_points
-from autogp.parameters import optional_parameter, positive_parameter
+from autogp.parameters import describe_range, optional_parameter, positive_parameter
 
 __all__ = ["ArcCosine"]
 
@@ -68,6 +68,13 @@ class ArcCosine(Kernel):
     @property
     def variance(self) -> Tensor:  # [G]
         return self.log_variance.exp()
+
+    def relevance(self) -> Tensor:
+        return self.weight_variance.sqrt()
+
+    def describe(self) -> str:
+        variance = describe_range(self.variance)
+        return f"{type(self).__name__}: degree {self.degree}, depth {self.depth}, variance {variance}"
 
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
         check_points(self.log_weight_variance.shape[-1], x=x, z=z)

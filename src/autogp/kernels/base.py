@@ -5,7 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Kernel", "check_points"]
+from autogp.parameters import describe_parameters
+
+__all__ = ["Kernel", "check_finite", "check_points"]
 
 
 class Kernel(nn.Module):
@@ -32,6 +34,18 @@ class Kernel(nn.Module):
         """Variances [G, N] at the rows of x ([N, D] or [G, N, D]): the diagonal of gram(x, x)."""
         raise NotImplementedError(f"{type(self).__name__} must define diag(x)")
 
+    def stretch(self, latents: Tensor, factor: float) -> None:
+        """Lets the functions of these latents vary more slowly by this factor, where the kernel knows how."""
+
+    def relevance(self) -> Tensor | None:
+        """How fast functions change along each input, [G, D] or [G, 1] if alike for all; None if it does not say."""
+        return None
+
+    def describe(self) -> str:
+        """A line for summaries: the name of the class and its positive parameters, those called `log_...`."""
+        facts = ", ".join(describe_parameters(self, "function", "column"))
+        return f"{type(self).__name__}: {facts}" if facts else type(self).__name__
+
     def __add__(self, other: "Kernel") -> "Kernel":
         from autogp.kernels.combine import Sum
 
@@ -44,7 +58,7 @@ class Kernel(nn.Module):
 
 
 def check_points(num_features: int | None = None, **points: Tensor) -> None:
-    """Raises an error that names the argument which is not a finite floating tensor [..., N, D] of one D and dtype.
+    """Raises an error that names the argument which is not a floating tensor [..., N, D] of one D and dtype.
 
     A kernel with one parameter per input passes their number; `None` or 1 admits any D.
     """
@@ -56,13 +70,18 @@ def check_points(num_features: int | None = None, **points: Tensor) -> None:
             raise ValueError(f"{name} must have shape [N, D] or [G, N, D], got {tuple(x.shape)}")
         if num_features not in (None, 1, x.shape[-1]):
             raise ValueError(f"{name} has {x.shape[-1]} columns, but the kernel has parameters for {num_features}")
-        # A sum is one pass without a temporary; only if it is not finite is the culprit looked for.
-        if not math.isfinite(x.detach().sum().item()) and not torch.isfinite(x).all():
-            where = (~torch.isfinite(x)).nonzero()[0].tolist()
-            raise ValueError(f"{name} contains NaN or infinity, first at row {where[-2]}, column {where[-1]}")
     (first, x), *others = points.items()
     for name, z in others:
         if z.shape[-1] != x.shape[-1]:
             raise ValueError(f"{first} and {name} must have the same columns, got {x.shape[-1]} and {z.shape[-1]}")
         if z.dtype != x.dtype:
             raise TypeError(f"{first} and {name} must have the same dtype, got {x.dtype} and {z.dtype}")
+
+
+def check_finite(**points: Tensor) -> None:
+    """Raises an error that names the argument, row and column of the first number that is not finite."""
+    for name, x in points.items():
+        # A sum is one pass without a temporary; only if it is not finite is the culprit looked for.
+        if not math.isfinite(x.detach().sum().item()) and not torch.isfinite(x).all():
+            where = (~torch.isfinite(x)).nonzero()[0].tolist()
+            raise ValueError(f"{name} contains NaN or infinity, first at row {where[-2]}, column {where[-1]}")

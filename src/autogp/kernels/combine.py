@@ -1,5 +1,8 @@
 """Sums and products of kernels, written `a + b` and `a * b`."""
 
+import math
+from typing import Any
+
 from torch import Tensor, nn
 
 from autogp.kernels.base import Kernel
@@ -7,44 +10,48 @@ from autogp.kernels.base import Kernel
 __all__ = ["Product", "Sum"]
 
 
-class Sum(Kernel):
+class _Combined(Kernel):
+    """What sums and products share: their members."""
+
+    kernels: Any  # an nn.ModuleList, whose members pyright takes for modules of any kind
+
+    def __init__(self, *kernels: Kernel):
+        super().__init__()
+        if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
+            got = ", ".join(type(kernel).__name__ for kernel in kernels) or "nothing"
+            raise TypeError(f"kernels combine with kernels, got {got}")
+        self.kernels = nn.ModuleList(kernels)
+
+    def relevance(self) -> Tensor | None:
+        parts = [part for kernel in self.kernels if (part := kernel.relevance()) is not None]
+        return sum(parts[1:], parts[0]) if parts else None
+
+
+class Sum(_Combined):
     """k = k_1 + k_2 + ...: functions that are sums of independent functions."""
 
-    def __init__(self, *kernels: Kernel):
-        super().__init__()
-        self.kernels = _members(kernels)
-
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
-        first, *rest = (kernel.gram(x, z) for kernel in self.kernels)  # pyright: ignore[reportCallIssue]
+        first, *rest = (kernel.gram(x, z) for kernel in self.kernels)
         return sum(rest, first)
 
     def diag(self, x: Tensor) -> Tensor:
-        first, *rest = (kernel.diag(x) for kernel in self.kernels)  # pyright: ignore[reportCallIssue]
+        first, *rest = (kernel.diag(x) for kernel in self.kernels)
         return sum(rest, first)
 
+    def describe(self) -> str:
+        return " + ".join(kernel.describe() for kernel in self.kernels)
 
-class Product(Kernel):
+
+class Product(_Combined):
     """k = k_1 * k_2 * ...: similar only where every factor finds the points similar."""
 
-    def __init__(self, *kernels: Kernel):
-        super().__init__()
-        self.kernels = _members(kernels)
-
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
-        first, *rest = (kernel.gram(x, z) for kernel in self.kernels)  # pyright: ignore[reportCallIssue]
-        for factor in rest:
-            first = first * factor
-        return first
+        first, *rest = (kernel.gram(x, z) for kernel in self.kernels)
+        return math.prod(rest, start=first)
 
     def diag(self, x: Tensor) -> Tensor:
-        first, *rest = (kernel.diag(x) for kernel in self.kernels)  # pyright: ignore[reportCallIssue]
-        for factor in rest:
-            first = first * factor
-        return first
+        first, *rest = (kernel.diag(x) for kernel in self.kernels)
+        return math.prod(rest, start=first)
 
-
-def _members(kernels: tuple[Kernel, ...]) -> nn.ModuleList:
-    if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
-        got = ", ".join(type(kernel).__name__ for kernel in kernels) or "nothing"
-        raise TypeError(f"kernels combine with kernels, got {got}")
-    return nn.ModuleList(kernels)
+    def describe(self) -> str:
+        return " * ".join(f"({kernel.describe()})" for kernel in self.kernels)

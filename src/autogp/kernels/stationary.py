@@ -34,6 +34,9 @@ class Stationary(Kernel):
     def variance(self) -> Tensor:  # [G]
         return self.log_variance.exp()
 
+    def relevance(self) -> Tensor:
+        return 1 / self.lengthscale
+
     def profile(self, squared: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -49,6 +52,12 @@ class Stationary(Kernel):
         check_points(self.log_lengthscale.shape[-1], x=x)
         groups = max(len(self.log_lengthscale), len(self.log_variance), *x.shape[:-2])
         return self.variance[:, None].to(x.dtype).expand(groups, x.shape[-2])
+
+    @torch.no_grad()
+    def stretch(self, latents: Tensor, factor: float) -> None:
+        if len(self.log_lengthscale) == 1:
+            raise ValueError("the kernel needs lengthscales for each latent function: share_kernel=False")
+        self.log_lengthscale[latents] += math.log(factor)
 
 
 class RBF(Stationary):

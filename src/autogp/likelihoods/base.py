@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from autogp.parameters import describe_parameters
+
 __all__ = [
     "Elementwise",
     "InfiniteLOOError",
@@ -18,6 +20,7 @@ __all__ = [
     "Prediction",
     "align",
     "as_targets",
+    "check_labels",
     "check_real_targets",
     "chunks",
     "gauss_hermite",
@@ -47,12 +50,12 @@ class InfiniteLOOError(ArithmeticError):
 class Prediction(NamedTuple):
     """Moments of y at B rows; for a classification these are the classes' probabilities, and p (1 - p)."""
 
-    mean: Tensor  # [B, P]
-    variance: Tensor  # [B, P]
+    mean: Tensor  # [B, P]; for a classification [B, C], or [B, 1] of class 1 where C = 2
+    variance: Tensor  # as mean
 
 
 class Likelihood(nn.Module):
-    """p(y | f) for Q latent functions: write `log_prob`, and it trains, predicts and is scored.
+    """p(y | f) for Q latent functions: write `log_prob`, declare what it can do, and it trains, predicts and is scored.
 
     Shapes: latent values f, and the means and variances of q(f), are [..., B, Q] with any leading axes; targets y are
     what `check_targets` returns, first axis B; results are [..., B]. Expectations are exact where a subclass knows a
@@ -67,17 +70,25 @@ class Likelihood(nn.Module):
     torch.Size([3])
     """
 
-    num_latents: int = 1
+    # What a subclass declares, as an attribute of the class or of the object.
+    num_latents: int = 1  # Q
+    num_outputs: int = 1  # P, columns of y
+    num_classes: int | None = None  # C where y is a class: targets are labels 0 to C - 1
+    allows_missing: bool = False  # a target that is NaN is missing, and adds nothing
+    affine_targets: bool = False  # the family is closed under y -> a y + b: estimators scale the targets
+    counts: bool = False  # targets are counts 0, 1, 2, ...
+    conjugate: bool = False  # the optimal q(u) is a Gaussian in closed form
+    finite_loo: bool = False  # E_q[1 / p(y | f)] is finite for every Gaussian q
+
+    @property
+    def start_values(self) -> list[float] | None:
+        """Where the latent functions start, [Q], if not at 0."""
+        return None
 
     @property
     def sampled(self) -> frozenset[str]:
         """Which of "elbo", "loo" and "predictive" have no exact or nearly exact rule, so that training samples them."""
         return frozenset() if self.num_latents == 1 else frozenset({"elbo", "loo", "predictive"})
-
-    @property
-    def finite_loo(self) -> bool:
-        """Whether E_q[1 / p(y | f)] is finite for every Gaussian q."""
-        return False
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """log p(y | f): [..., B] from f [..., B, Q] and y [B, ...]."""
@@ -85,7 +96,9 @@ class Likelihood(nn.Module):
 
     def check_targets(self, y: Tensor) -> Tensor:
         """The targets in the form that `log_prob` takes, or an error that names the row and what is expected."""
-        return check_real_targets(y)
+        if self.num_classes is not None:
+            return check_labels(y, self.num_classes)
+        return check_real_targets(y, None if self.num_outputs == 1 else self.num_outputs, self.allows_missing)
 
     def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
         """E_q[log p(y | f)], the data term of the evidence lower bound."""
@@ -100,9 +113,27 @@ class Likelihood(nn.Module):
     def log_expected_inverse_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
     ) -> Tensor:
-        """log E_q[1 / p(y | f)]: with the sign turned, the leave-one-out log predictive density of y."""
+        """log E_q[1 / p(y | f)], what `log_leave_one_out` is made of; infinity where the integral is infinite."""
         parts = self._parts(lambda values, log_weights: (log_weights - values).logsumexp(0), mean, variance, y, noise)
         return torch.logsumexp(parts, 0)
+
+    def log_leave_one_out(
+        self,
+        log_weights: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        residual: Tensor,
+        y: Tensor,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """log p(y | all other rows) = -log sum_k pi_k E_k[1 / p(y | f)], [B], for the q(f) of `model(x)`.
+
+        log_weights are [K], mean and variance [K, B, Q], and residual [B, G] is what q(u) leaves of the variance, for
+        likelihoods that take a row out of q(u) instead. Raises InfiniteLOOError where the integral is infinite.
+        """
+        values = self.log_expected_inverse_prob(mean, variance, y, noise)  # [K, B]
+        self._refuse_infinite(torch.isinf(values).any(0), variance)
+        return -torch.logsumexp(log_weights.to(values.dtype)[:, None] + values, 0)
 
     def expected_derivatives(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
@@ -130,8 +161,15 @@ class Likelihood(nn.Module):
         return alpha / len(noise), 0.5 * beta / len(noise)
 
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """E[y | f] and Var[y | f], [..., B, P]. A likelihood that does not say predicts f itself."""
-        return f, torch.zeros_like(f)
+        """E[y | f] and Var[y | f], [..., B, P]; of classes p(y = c | f) and p (1 - p), [..., B, C].
+
+        A likelihood of numbers that does not define it predicts f itself.
+        """
+        if self.num_classes is None:
+            return f, torch.zeros_like(f)
+        labels = torch.arange(self.num_classes, device=f.device)[:, None].expand(-1, f.shape[-2])  # [C, B]
+        p = torch.stack([self.log_prob(f, label).exp() for label in labels], -1)
+        return p, p * (1 - p)
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """E[y] and Var[y] under q(f), [..., B, P], by the law of total variance."""
@@ -149,7 +187,7 @@ class Likelihood(nn.Module):
         return Prediction(expected, (weights * (spread + (centre - expected).square())).sum(0))
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """A draw of y for each f [..., B, Q]: [..., B, P], or labels [..., B]."""
+        """A draw of y for each f [..., B, Q]: [..., B, P], or labels [..., B]. Quantiles are found from draws."""
         raise NotImplementedError(f"{type(self).__name__} must define sample(f, generator) to draw targets")
 
     def quantiles(self, log_weights: Tensor, mean: Tensor, variance: Tensor, levels: Tensor) -> Tensor:
@@ -169,6 +207,21 @@ class Likelihood(nn.Module):
             place = (levels.clamp(0, 1) * (QUANTILE_DRAWS - 1)).round().long()
             found.append(self.sample(f, generator).sort(0).values[place])
         return torch.cat(found, 1)
+
+    def describe(self, unit: Tensor | float = 1.0) -> str:
+        """A line for summaries; targets were divided by `unit` [P], so that noise is that many times larger in y."""
+        of_what = " (of scaled targets)" if self.affine_targets else ""
+        return ", ".join([type(self).__name__, *describe_parameters(self, "output")]) + of_what
+
+    def _refuse_infinite(self, infinite: Tensor, variance: Tensor) -> None:
+        """Raises InfiniteLOOError that names the first of the rows [B] which are infinite."""
+        if infinite.any():
+            first = int(infinite.nonzero()[0])
+            raise InfiniteLOOError(
+                type(self).__name__,
+                f"at {int(infinite.sum())} of {len(infinite)} rows q(f) is too wide (the first is row {first}, with "
+                f"variance {variance[:, first].max().item():.3g})",
+            )
 
     def _nodes(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """Points [H, 1, ..., Q] and log weights [H, 1, ..., 1] of the default rule for a standard normal."""
@@ -206,6 +259,8 @@ class Elementwise(Likelihood):
     Subclasses write `log_density` for one output, and override the three expectations where a closed form exists;
     else they are by Gauss-Hermite. A target that is NaN is missing: it adds nothing.
     """
+
+    allows_missing = True
 
     def __init__(self, num_outputs: int = 1):
         super().__init__()
@@ -336,6 +391,20 @@ def as_targets(y: Tensor) -> Tensor:
         return torch.as_tensor(y)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"y must be a tensor of numbers, got {type(y).__name__}: {error}") from error
+
+
+def check_labels(y: Tensor, num_classes: int) -> Tensor:
+    """Labels 0 to C - 1 as integers [B]."""
+    y = as_targets(y)
+    if y.ndim != 1 or y.is_complex() or y.dtype == torch.bool:
+        raise ValueError(f"y must be a vector of integer labels, got {y.dtype} with shape {tuple(y.shape)}")
+    y = y if y.is_floating_point() else y.to(torch.int64)
+    labels = torch.nan_to_num(y, nan=-1.0).to(torch.int64)
+    bad = (labels != y) | (labels < 0) | (labels >= num_classes)
+    if bad.any():
+        row = int(bad.nonzero()[0, 0])
+        raise ValueError(f"y must hold integer labels from 0 to {num_classes - 1}, got {y[row].item()} at row {row}")
+    return labels
 
 
 def check_real_targets(y: Tensor, num_outputs: int | None = None, missing: bool = False) -> Tensor:

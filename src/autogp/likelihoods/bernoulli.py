@@ -24,10 +24,8 @@ class Bernoulli(Elementwise):
         if link not in ("logit", "probit"):
             raise ValueError(f"link must be 'logit' or 'probit', got {link!r}")
         self.link = link
-
-    @property
-    def finite_loo(self) -> bool:
-        return self.link == "logit"
+        self.num_classes = 2 if num_outputs == 1 else None
+        self.finite_loo = link == "logit"
 
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
         log_cdf = functional.logsigmoid if self.link == "logit" else _log_ndtr
@@ -55,6 +53,9 @@ class Bernoulli(Elementwise):
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return torch.bernoulli(self.conditional_moments(f)[0], generator=generator)
+
+    def describe(self, unit: Tensor | float = 1.0) -> str:
+        return f"{type(self).__name__}, {self.link} link"
 
     def check_targets(self, y: Tensor) -> Tensor:
         y = check_real_targets(y, self.num_latents, missing=True)

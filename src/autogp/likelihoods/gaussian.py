@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from autogp.likelihoods.base import Elementwise
-from autogp.parameters import positive_parameter
+from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["Gaussian"]
 
@@ -18,6 +18,9 @@ class Gaussian(Elementwise):
     >>> Gaussian(variance=0.5).log_prob(torch.zeros(1, 1), torch.zeros(1, 1)).exp().item()  # 1 / sqrt(pi)
     0.564189...
     """
+
+    affine_targets = True
+    conjugate = True
 
     def __init__(self, num_outputs: int = 1, variance: float | Tensor = 1.0):
         super().__init__(num_outputs)
@@ -45,6 +48,34 @@ class Gaussian(Elementwise):
         value = 0.5 * (math.log(2 * math.pi) + 2 * noise.log() - safe.log() + (y - mean).square() / safe)
         return torch.where(finite, value, math.inf)
 
+    def log_leave_one_out(
+        self,
+        log_weights: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        residual: Tensor,
+        y: Tensor,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        """For one component the row's own term is taken out of q(u), which is exact for the optimal q.
+
+        Taken out of q(f) it is infinite where f varies more than the noise, even where most of that is the residual,
+        which no row has touched. Out of q(u) it is infinite where what u says of f varies more than the noise, which
+        it never does for the optimal q.
+        """
+        if len(log_weights) > 1 or noise is not None:
+            return super().log_leave_one_out(log_weights, mean, variance, residual, y, noise)
+        own = self.variance.to(y.dtype)
+        missing = torch.isnan(y)
+        y = torch.where(missing, 0.0, y)  # any number: NaN would reach the gradients
+        residual = residual.clamp_min(0)
+        spread = (variance[0] - residual).clamp_min(0)  # of what u says of f, [B, P]
+        self._refuse_infinite(((spread >= own) & ~missing).any(-1), variance)
+        shrink = 1 / torch.where(missing, 1.0, 1 - spread / own)
+        centre = (mean[0] - y * spread / own) * shrink  # N(centre, spread shrink) is q without the row's own term
+        rows = _log_normal(y, centre, spread * shrink + residual + own)
+        return torch.where(missing, 0.0, rows).sum(-1)
+
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         return f, self.variance.to(f.dtype).expand_as(f)
 
@@ -60,6 +91,9 @@ class Gaussian(Elementwise):
             return super().quantiles(log_weights, mean, variance, levels)
         centre, spread = self.predictive_moments(mean, variance)  # [1, B, P]
         return centre + torch.special.ndtri(levels.to(mean.dtype))[:, None, None] * spread.sqrt()
+
+    def describe(self, unit: Tensor | float = 1.0) -> str:
+        return f"{type(self).__name__}, noise of standard deviation {describe_range(self.variance.sqrt() * unit)}"
 
 
 def _log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

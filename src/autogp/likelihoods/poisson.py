@@ -11,7 +11,7 @@ from autogp.likelihoods.base import (
     check_real_targets,
     log_expectation,
 )
-from autogp.parameters import positive_parameter
+from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["Poisson"]
 
@@ -26,6 +26,8 @@ class Poisson(Elementwise):
     >>> Poisson().log_prob(torch.zeros(1, 1), Poisson().check_targets(torch.tensor([0]))).item()
     -1.0
     """
+
+    counts = True
 
     def __init__(self, num_outputs: int = 1, rate: float | Tensor = 1.0):
         super().__init__(num_outputs)
@@ -79,6 +81,9 @@ class Poisson(Elementwise):
                 row = bad.nonzero()[0, 0].item()
                 raise ValueError(f"y contains {what}, first at row {row}; Poisson targets are counts 0, 1, 2, ...")
         return torch.stack([count, exposure.to(count).expand_as(count)], -1)
+
+    def describe(self, unit: Tensor | float = 1.0) -> str:
+        return f"{type(self).__name__}, base rate {describe_range(self.rate)}"
 
     def _offset(self, y: Tensor) -> Tensor:
         """Log of exposure times rate, [B, P]."""

@@ -5,7 +5,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import Likelihood, as_targets, chunks
+from autogp.likelihoods.base import Likelihood, chunks
 
 __all__ = ["Softmax"]
 
@@ -18,6 +18,8 @@ class Softmax(Likelihood):
     0.25
     """
 
+    finite_loo = True
+
     def __init__(self, num_classes: int):
         super().__init__()
         if not isinstance(num_classes, Integral) or num_classes < 2:
@@ -27,10 +29,6 @@ class Softmax(Likelihood):
     @property
     def sampled(self) -> frozenset[str]:
         return frozenset({"elbo", "predictive"})
-
-    @property
-    def finite_loo(self) -> bool:
-        return True
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         return _pick(torch.log_softmax(f, -1), y)  # not f_y - logsumexp(f): that loses digits where p is near 1
@@ -65,20 +63,6 @@ class Softmax(Likelihood):
         uniform = torch.rand(f.shape, dtype=f.dtype, device=f.device, generator=generator)
         gumbel = -(-uniform.clamp_min(torch.finfo(f.dtype).tiny).log()).clamp_min(torch.finfo(f.dtype).tiny).log()
         return (f + gumbel).argmax(-1)
-
-    def check_targets(self, y: Tensor) -> Tensor:
-        y = as_targets(y)
-        if y.ndim != 1 or y.is_complex() or y.dtype == torch.bool:
-            raise ValueError(f"y must be a vector of integer labels, got {y.dtype} with shape {tuple(y.shape)}")
-        y = y if y.is_floating_point() else y.to(torch.int64)
-        labels = torch.nan_to_num(y, nan=-1.0).to(torch.int64)
-        bad = (labels != y) | (labels < 0) | (labels >= self.num_latents)
-        if bad.any():
-            row = int(bad.nonzero()[0, 0])
-            raise ValueError(
-                f"y must hold integer labels from 0 to {self.num_latents - 1}, got {y[row].item()} at row {row}"
-            )
-        return labels
 
 
 def _pick(values: Tensor, y: Tensor) -> Tensor:

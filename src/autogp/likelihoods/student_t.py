@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from autogp.likelihoods.base import Elementwise, trapezoid
-from autogp.parameters import positive_parameter
+from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["StudentT"]
 
@@ -22,6 +22,8 @@ class StudentT(Elementwise):
     0.375
     """
 
+    affine_targets = True
+    finite_loo = True
     df: Tensor
 
     def __init__(self, num_outputs: int = 1, df: float = 4.0, scale: float | Tensor = 1.0):
@@ -30,10 +32,6 @@ class StudentT(Elementwise):
             raise ValueError(f"df must be a number above 2, so that the variance exists, got {df}")
         self.register_buffer("df", torch.tensor(df, dtype=torch.float64))
         self.log_scale = positive_parameter(scale, "scale", size=num_outputs)
-
-    @property
-    def finite_loo(self) -> bool:
-        return True
 
     @property
     def scale(self) -> Tensor:  # [P]
@@ -83,6 +81,10 @@ class StudentT(Elementwise):
         uniform, angle = torch.rand(shape, dtype=torch.float64, device=f.device, generator=generator)
         radius = (self.df * torch.expm1(-2 / self.df * torch.log1p(-uniform))).sqrt()
         return f + (self.scale * radius * torch.cos(2 * math.pi * angle)).to(f.dtype)
+
+    def describe(self, unit: Tensor | float = 1.0) -> str:
+        noise = describe_range(self.scale * unit)
+        return f"{type(self).__name__}, noise of scale {noise}, {self.df.item():g} degrees of freedom"
 
     def _unit(self, like: Tensor) -> Tensor:  # [P], df scale^2
         return (self.df * self.scale.square()).to(like.dtype)

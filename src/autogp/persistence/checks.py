@@ -6,23 +6,22 @@ import torch
 from torch import Tensor, nn
 
 from autogp import kernels, likelihoods
-from autogp.data import InputScaler, TargetScaler
+from autogp.data import TargetScaler
+from autogp.features import Chain, PrincipalComponents, Scaling
 from autogp.kernels import Kernel
 from autogp.likelihoods import Elementwise, Likelihood
 from autogp.linalg import LAST_JITTER
 from autogp.model import SparseGP
-from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior
+from autogp.posteriors import Posterior
 
 __all__ = ["MOST_MODULES", "MOST_NUMBERS", "OWN", "POSTERIORS", "check_numbers", "check_parts", "make_posterior"]
 
 # A posterior is its tensors and nothing else: their axes are Q latents, M inducing inputs, K components.
 POSTERIORS: dict[type, dict[str, str]] = {
-    GaussianPosterior: {"precision": "QMM", "shift": "QM"},
-    MixturePosterior: {"logits": "K", "mean": "KQM", "log_scale": "KQM", "lower": "KQMM"},
-    HeldPosterior: {"log_weights": "K", "mean": "KQM", "log_det": "KQ", "covariance": "KQMM"},
+    Posterior: {"logits": "K", "mean": "KQM", "log_scale": "KQM", "upper": "KQMM"},
 }
 BASES = (Kernel, Likelihood, Elementwise)
-OWN = {SparseGP, InputScaler, TargetScaler, *POSTERIORS} | {
+OWN = {SparseGP, Chain, PrincipalComponents, Scaling, TargetScaler, *POSTERIORS} | {
     kind
     for package in (kernels, likelihoods)
     for kind in (getattr(package, name) for name in package.__all__)
@@ -35,13 +34,7 @@ MOST_NUMBERS = 2**22  # integers, positive parameters, and columns times latents
 
 def make_posterior(kind: type, tensors: dict[str, Tensor], path: str) -> nn.Module:
     """The smallest posterior of its kind, with the file's tensors put in place of its own: nothing is copied."""
-    if kind is MixturePosterior:
-        posterior = MixturePosterior(1, 1, diagonal=f"{path}.lower" not in tensors)
-    elif kind is HeldPosterior:
-        one = torch.ones(1, 1, 1, dtype=torch.float64)
-        posterior = HeldPosterior(GaussianPosterior(1, 1).moments(one), one)
-    else:
-        posterior = GaussianPosterior(1, 1)
+    posterior = Posterior(1, 1, diagonal=f"{path}.upper" not in tensors)
     sizes: dict[str, int] = {}
     for name, old in posterior.state_dict(keep_vars=True).items():
         new, axes = tensors.get(f"{path}.{name}"), POSTERIORS[kind][name]
@@ -53,13 +46,13 @@ def make_posterior(kind: type, tensors: dict[str, Tensor], path: str) -> nn.Modu
     return posterior
 
 
-def check_parts(kernel: Any, likelihood: Any, inducing_inputs: Any, posterior: Any) -> None:
+def check_parts(kernel: Any, likelihood: Any, inducing_inputs: Any, posterior: Any, features: Any = None) -> None:
     """What the constructor of a model takes for granted."""
     if not isinstance(kernel, Kernel) or not isinstance(likelihood, Likelihood) or type(posterior) not in POSTERIORS:
         raise TypeError("a model is made of a kernel, a likelihood and one of autogp's posteriors")
     if not isinstance(inducing_inputs, Tensor) or inducing_inputs.ndim != 3:
         raise ValueError("inducing_inputs must be a tensor of 3 axes")
-    mean = posterior.shift[None] if isinstance(posterior, GaussianPosterior) else posterior.mean
+    mean = posterior.mean
     if mean.shape[1:] != (likelihood.num_latents, inducing_inputs.shape[1]):
         raise ValueError(
             f"the posterior is over {mean.shape[1]} latent functions at {mean.shape[2]} inducing inputs, the model has "
@@ -82,16 +75,8 @@ def check_numbers(root: nn.Module) -> None:
         if isinstance(module, SparseGP):
             if not 0 < module.jitter.item() <= LAST_JITTER:
                 raise ValueError(f"jitter must be positive and at most {LAST_JITTER:g}, got {module.jitter.item():g}")
-            if _largest(module.inducing_inputs) > torch.finfo(module.precision).max:
-                raise ValueError(f"inducing_inputs exceed the range of {module.precision}")
-        if isinstance(module, (GaussianPosterior, HeldPosterior)):
-            precision = isinstance(module, GaussianPosterior)
-            matrices = module.precision if precision else module.covariance
-            for matrix in matrices.reshape(-1, *matrices.shape[-2:]):  # one by one: memory for one
-                if (matrix - matrix.mT).abs_().max() > 1e-6 * _largest(matrix) or (matrix.diagonal() < 0).any():
-                    raise ValueError(f"a matrix of a {name} is not symmetric with a positive diagonal")
-                if precision and torch.linalg.cholesky_ex(matrix).info:
-                    raise ValueError("the precision of a GaussianPosterior is not positive definite")
+            if _largest(module.inducing_inputs) > torch.finfo(module.dtype).max:
+                raise ValueError(f"inducing_inputs exceed the range of {module.dtype}")
 
 
 def _largest(tensor: Tensor) -> float:

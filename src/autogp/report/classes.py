@@ -26,7 +26,7 @@ def class_content(held: HeldOut) -> dict[str, Any]:
     np.add.at(counts, (held.y, said), 1)
     return {
         "task": f"tells {len(labels)} classes apart",
-        "scores": _scores(held.y, probabilities, labels),
+        "scores": _scores(held.y, metrics.class_scores(held.y, probabilities), labels),
         "calibration": {
             "title": "Can its confidence be trusted?",
             "figure": reliability_figure(confidence, said == held.y, len(labels)),
@@ -55,15 +55,14 @@ def class_content(held: HeldOut) -> dict[str, Any]:
                 "The mistakes that the model was surest of: worth a look for wrong labels and missing columns.",
             ),
         ],
-        "at_inducing": _at_inducing(held, labels),
+        "at_inducing": _at_inducing(held, probabilities, labels),
     }
 
 
-def _scores(y: np.ndarray, probabilities: np.ndarray, labels: list[str]) -> list[dict[str, str]]:
+def _scores(y: np.ndarray, scores: dict[str, float], labels: list[str]) -> list[dict[str, str]]:
     frequencies = np.bincount(y, minlength=len(labels)) / len(y)
     guess = int(frequencies.argmax())
-    error = metrics.error_rate(y, probabilities)
-    nlp = metrics.negative_log_probability(y, probabilities)
+    error, nlp = scores["error"], scores["nlp"]
     known = frequencies[frequencies > 0]
     return [
         {
@@ -81,13 +80,13 @@ def _scores(y: np.ndarray, probabilities: np.ndarray, labels: list[str]) -> list
         },
         {
             "name": "Brier score",
-            "value": score_of(metrics.brier_score(y, probabilities)),
+            "value": score_of(scores["brier"]),
             "words": "Squared distance between the probabilities and what happened: 0 is perfect, 2 the worst. Class "
             f"frequencies alone would score {score_of(1 - np.sum(frequencies**2))}.",
         },
         {
             "name": "Calibration error",
-            "value": score_of(metrics.expected_calibration_error(y, probabilities)),
+            "value": score_of(scores["calibration"]),
             "words": "Typical gap between how sure the model is and how often it is right: at 0, a probability can be "
             "taken at its word.",
         },
@@ -165,9 +164,9 @@ def _hard(
     return {"title": title, "words": words, "rows": found, "indices": rows, "none": "No row was wrong."}
 
 
-def _at_inducing(held: HeldOut, labels: list[str]) -> dict[str, Any]:
-    """What the model says at its inducing inputs, and an order by that."""
-    probabilities = held.estimator.predict_proba(held.inducing_inputs())
-    said = probabilities.argmax(axis=1)
-    order = np.lexsort((-probabilities.max(axis=1), said))
-    return {"order": order, "said": [labels[number] for number in said], "heading": "says"}
+def _at_inducing(held: HeldOut, probabilities: np.ndarray, labels: list[str]) -> dict[str, Any]:
+    """The rows nearest to inducing inputs, in the order of what the model says of them."""
+    rows = np.unique(held.nearest_to_inducing())
+    said = probabilities[rows].argmax(axis=1)
+    order = np.lexsort((-probabilities[rows].max(axis=1), said))
+    return {"rows": rows[order], "said": [labels[number] for number in said[order]], "heading": "says"}

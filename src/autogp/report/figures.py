@@ -10,7 +10,7 @@ from autogp.report.svg import ACCENT, INK, LINE, MUTED, PAPER, WARN, canvas, in_
 
 __all__ = ["coverage_figure", "fit_figure", "reliability_figure", "training_figure"]
 
-SHORT_NAMES = {"elbo": "evidence bound", "loo": "leave-one-out", "predictive": "predictive density"}
+SHORT_NAMES = {"elbo": "ELBO", "loo": "leave-one-out", "predictive": "predictive density"}
 WIDTH = 5.0  # inches; as wide as a phone
 
 

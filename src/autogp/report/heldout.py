@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from sklearn.base import is_classifier
+from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.utils.validation import check_is_fitted
 
-from autogp.data import ArraySource
-from autogp.estimators import GPClassifier
 from autogp.estimators.base import GPEstimator
 from autogp.report.pictures import find_image_shape, picture
 
 __all__ = ["HeldOut", "figure_of", "percent", "score_of"]
 
 SHOWN_COLUMNS = 6
+NEAREST_ROWS = 10_000  # at a time
 LONGEST_TEXT = 60
 
 
@@ -33,11 +35,11 @@ class HeldOut:
         self.estimator: Any = estimator
         self.source, targets = estimator._read(X, y, reset=False)
         self.y: Any = estimator._encode_targets(targets)
-        if not isinstance(estimator, GPClassifier):
+        if not is_classifier(estimator):
             self.y = self.y.astype(np.float64).reshape(len(targets), -1)
         self.frame = X if hasattr(X, "iloc") else None  # a DataFrame shows its own values
         self.names = self._names(feature_names)
-        self.image_shape = find_image_shape(self.source, estimator, image_shape)
+        self.image_shape = find_image_shape(self.source, estimator.encoder_, image_shape)
         self.relevance = self._relevance()
         order = np.arange(len(self.names)) if self.relevance is None else np.argsort(-self.relevance, kind="stable")
         self.shown = order[:SHOWN_COLUMNS]
@@ -64,11 +66,7 @@ class HeldOut:
         """The values of the most relevant columns, as texts."""
         if self.frame is not None:
             return [[_shown(self.frame.iloc[int(row), column]) for column in self.shown] for row in rows]
-        return self.texts(self.source.rows(rows)[0])
-
-    def texts(self, x: np.ndarray) -> list[list[str]]:
-        """The same for inputs [B, D] as the model takes them; text columns show their likeliest category."""
-        encoder = self.estimator.encoder_
+        x, encoder = self.source.rows(rows)[0], self.estimator.encoder_
         if encoder is None:
             return [[_shown(row[column]) for column in self.shown] for row in x]
         starts = np.cumsum([0, *(len(part.columns) for part in encoder.parts)])
@@ -77,11 +75,16 @@ class HeldOut:
             for row in x
         ]
 
-    def inducing_inputs(self) -> ArraySource:
-        """The inducing inputs (of the first function, where each has its own) in the units of the data, [M, D]."""
-        scaler = self.estimator.input_scaler_
-        z = self.estimator.model_.inducing_inputs.detach()[0].double()
-        return ArraySource((z * scaler.scale + scaler.shift).cpu())
+    def nearest_to_inducing(self) -> np.ndarray:
+        """For each inducing input (of the first function, where each has its own) the row nearest to it, [M]."""
+        z = self.estimator.model_.inducing_inputs.detach()[0].double().cpu().numpy()  # [M, D]
+        row, distance = np.zeros(len(z), np.int64), np.full(len(z), np.inf)
+        for start in range(0, len(self), NEAREST_ROWS):
+            x, _ = self.source.rows(np.arange(start, min(start + NEAREST_ROWS, len(self))))
+            found, apart = pairwise_distances_argmin_min(z, features(self.estimator, x))
+            closer = apart < distance
+            row[closer], distance[closer] = start + found[closer], apart[closer]
+        return row
 
     def _names(self, given: Sequence[str] | None) -> list[str]:
         count = self.estimator.n_features_in_
@@ -95,6 +98,13 @@ class HeldOut:
             return self.estimator.feature_relevance_
         except AttributeError:  # a kernel without lengthscales
             return None
+
+
+def features(estimator: Any, x: np.ndarray) -> np.ndarray:
+    """Rows where the inducing inputs live, [B, D]."""
+    rows = torch.from_numpy(np.require(x, requirements=["C", "W"])).to(estimator.model_.device)
+    with torch.no_grad():
+        return estimator.model_.embed(rows).double().cpu().numpy()
 
 
 def figure_of(value: Any) -> str:

@@ -8,7 +8,7 @@ from scipy.stats import poisson
 
 from autogp.data import Subset
 from autogp.data.sources import evenly_spaced
-from autogp.likelihoods import Poisson
+from autogp.metrics import number_scores
 from autogp.report.figures import coverage_figure, fit_figure
 from autogp.report.heldout import HeldOut, figure_of, percent, score_of
 
@@ -29,12 +29,13 @@ def number_content(held: HeldOut) -> dict[str, Any]:
     mean, deviation = (_two_dimensional(array) for array in estimator.predict(held.source, return_std=True))
     low, high = np.moveaxis(_quantiles(held, held.source, [0.05, 0.95]), -1, 0)  # [N, P]
     names = _names(held)
-    counts = isinstance(estimator.model_.likelihood, Poisson)
+    counts = estimator.model_.likelihood.counts
     table = [_output_scores(names[p], y[:, p], mean[:, p], low[:, p], high[:, p]) for p in range(len(names))]
+    log_density = estimator.log_density(held.source, y if len(names) > 1 else y[:, 0])
     what = "counts" if counts else "numbers"
     return {
         "task": f"predicts {what}" if len(names) == 1 else f"predicts {len(names)} {what} at once",
-        "scores": _scores(held, table, counts),
+        "scores": _scores(y, number_scores(y, mean, log_density, (low, high)), table, counts),
         "outputs": table if len(names) > 1 else None,
         "calibration": _calibration(held, counts),
         "fit": _fit(names, y, mean, low, high),
@@ -45,7 +46,7 @@ def number_content(held: HeldOut) -> dict[str, Any]:
                   "The true values that lie farthest from their predictions, in standard deviations of these: worth a "
                   "look for wrong values and missing columns."),
         ],
-        "at_inducing": _at_inducing(held, names),
+        "at_inducing": _at_inducing(held, mean[:, 0], names),
     }  # fmt: skip
 
 
@@ -73,27 +74,12 @@ def _spread(y: np.ndarray) -> np.ndarray:
 
 
 def _output_scores(name: str, y: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[str, Any]:
-    known = ~np.isnan(y)
-    y, mean, low, high = y[known], mean[known], low[known], high[known]
-    if len(y) == 0:
-        return {"name": name, "rows": 0, "rmse": math.nan, "spread": math.nan, "r2": math.nan, "inside": 0}
-    rmse, spread = math.sqrt(np.mean((y - mean) ** 2)), float(np.std(y))
-    return {
-        "name": name,
-        "rows": len(y),
-        "rmse": rmse,
-        "spread": spread,
-        "r2": 1 - (rmse / spread) ** 2 if spread > 0 else math.nan,
-        "inside": int(((low <= y) & (y <= high)).sum()),
-    }
+    known = y[~np.isnan(y)]
+    scores = number_scores(y, mean, interval=(low, high))
+    return {"name": name, "rows": len(known), "spread": np.std(known) if len(known) else math.nan, **scores}
 
 
-def _scores(held: HeldOut, table: list[dict[str, Any]], counts: bool) -> list[dict[str, str]]:
-    scored = [row for row in table if row["spread"] > 0]
-    relative = np.mean([row["rmse"] / row["spread"] for row in scored]) if scored else math.nan
-    explained = float(np.mean([row["r2"] for row in scored])) if scored else math.nan
-    nlp = -float(held.estimator.log_density(held.source, held.y if held.y.shape[1] > 1 else held.y[:, 0]).mean())
-    total, inside = sum(row["rows"] for row in table), sum(row["inside"] for row in table)
+def _scores(y: np.ndarray, scores: dict[str, float], table: list[dict[str, Any]], counts: bool) -> list[dict[str, str]]:
     if len(table) == 1:
         first = {
             "name": "RMSE",
@@ -102,9 +88,10 @@ def _scores(held: HeldOut, table: list[dict[str, Any]], counts: bool) -> list[di
             f"Always predicting the mean would be off by {figure_of(table[0]['spread'])}.",
         }
     else:
+        relative = [row["rmse"] / row["spread"] for row in table if row["spread"] > 0]
         first = {
             "name": "Relative RMSE",
-            "value": score_of(relative),
+            "value": score_of(np.mean(relative) if relative else math.nan),
             "words": "Root of the mean squared error over the standard deviation of the output, averaged over the "
             "outputs: always predicting the mean would score 1.",
         }
@@ -114,18 +101,22 @@ def _scores(held: HeldOut, table: list[dict[str, Any]], counts: bool) -> list[di
         first,
         {
             "name": "R²",
-            "value": score_of(explained),
+            "value": score_of(scores["r2"]),
             "words": f"Share of the targets’ variance that the predictions explain{on_average}: 1 is perfect, 0 is no "
             "better than the mean.",
         },
         {
             "name": "NLP",
-            "value": score_of(nlp),
+            "value": score_of(scores["nlp"]),
             "words": f"Negative log {'probability' if counts else 'density'} of the true values per row, in nats: "
-            f"smaller is better{unit}. {_base_words(held.y, counts)}",
+            f"smaller is better{unit}. {_base_words(y, counts)}",
         },
-        {"name": "90 % intervals", "value": percent(inside / total), "words": _coverage_words(inside, total, counts)},
-    ]  # fmt: skip
+        {
+            "name": "90 % intervals",
+            "value": percent(scores["coverage"]),
+            "words": _coverage_words(scores["coverage"], int((~np.isnan(y)).sum()), counts),
+        },
+    ]
 
 
 def _base_words(y: np.ndarray, counts: bool) -> str:
@@ -143,12 +134,13 @@ def _base_words(y: np.ndarray, counts: bool) -> str:
     return f"{kind} would score {score_of(total / len(y))}."
 
 
-def _coverage_words(inside: int, total: int, counts: bool) -> str:
+def _coverage_words(coverage: float, total: int, counts: bool) -> str:
     chance = 2 * math.sqrt(0.9 * 0.1 / total)
+    inside = round(coverage * total)
     words = f"{inside:,} of {total:,} true values lie within the intervals that should hold 90 % of them: "
-    if abs(inside / total - 0.9) <= chance:
+    if abs(coverage - 0.9) <= chance:
         return words + "as promised, within chance."
-    if inside / total < 0.9:
+    if coverage < 0.9:
         return words + "the intervals are too narrow."
     return words + ("intervals of whole numbers hold a little more." if counts else "they are wider than need be.")
 
@@ -215,8 +207,9 @@ def _hard(
     return {"title": title, "words": words, "rows": found, "indices": rows[: len(found)]}
 
 
-def _at_inducing(held: HeldOut, names: list[str]) -> dict[str, Any]:
-    """What the model says, of the first output, at its inducing inputs, and an order by that."""
-    mean = _two_dimensional(held.estimator.predict(held.inducing_inputs()))[:, 0]
+def _at_inducing(held: HeldOut, mean: np.ndarray, names: list[str]) -> dict[str, Any]:
+    """The rows nearest to inducing inputs, in the order of what the model says of their first output."""
+    rows = np.unique(held.nearest_to_inducing())
+    rows = rows[np.argsort(mean[rows], kind="stable")]
     heading = "says" if len(names) == 1 else names[0]
-    return {"order": np.argsort(mean, kind="stable"), "said": [figure_of(value) for value in mean], "heading": heading}
+    return {"rows": rows, "said": [figure_of(value) for value in mean[rows]], "heading": heading}

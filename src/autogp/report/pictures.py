@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.image import imsave
 
-from autogp.data import Source
+from autogp.data import Source, TableEncoder
 
 __all__ = ["find_image_shape", "heat_map", "picture"]
 
@@ -17,13 +17,15 @@ SMALLEST_SIDE = 8
 ACCENT = (59, 130, 196)  # between the two accents of the page
 
 
-def find_image_shape(source: Source, estimator: Any, given: Sequence[int] | None) -> tuple[int, ...] | None:
+def find_image_shape(
+    source: Source, encoder: TableEncoder | None, given: Sequence[int] | None
+) -> tuple[int, ...] | None:
     """The shape of the images that the rows are, (H, W), (3, H, W) or (H, W, 3), or None where they are no images.
 
     Without a word from the user they are taken for images where their number is that of square pictures, of one or of
     three channels, and neighbours go together.
     """
-    columns = len(estimator.input_scaler_.shift)
+    columns = source.rows(np.zeros(1, np.int64))[0].shape[1]
     if given is not None:
         shape = tuple(given)
         coloured = len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3))
@@ -35,7 +37,7 @@ def find_image_shape(source: Source, estimator: Any, given: Sequence[int] | None
     stored = getattr(getattr(source, "x", None), "shape", ())
     if len(stored) == 3 or (len(stored) == 4 and stored[3] in (1, 3)):
         return tuple(stored[1:])
-    if estimator.encoder_ is not None and not estimator.encoder_.plain:
+    if encoder is not None and not encoder.plain:
         return None
     for channels in (1, 3):
         side = math.isqrt(columns // channels)

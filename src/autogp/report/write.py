@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from sklearn.base import is_classifier
 
 import autogp
 from autogp.data.sources import evenly_spaced
@@ -16,8 +17,8 @@ from autogp.report.classes import class_content
 from autogp.report.figures import training_figure
 from autogp.report.heldout import HeldOut, figure_of, percent
 from autogp.report.numbers import number_content
-from autogp.report.pictures import heat_map, picture
-from autogp.storage import replace_file
+from autogp.report.pictures import heat_map
+from autogp.storage import replacing
 
 __all__ = ["write_report"]
 
@@ -53,7 +54,8 @@ def write_report(
     if not isinstance(estimator, GPClassifier | GPRegressor):
         raise TypeError(f"estimator must be a fitted GPClassifier or GPRegressor, got {type(estimator).__name__}")
     held = HeldOut(estimator, X, y, feature_names, image_shape)
-    content = class_content(held) if isinstance(estimator, GPClassifier) else number_content(held)
+    classes = is_classifier(estimator)
+    content = class_content(held) if classes else number_content(held)
     _add_looks(held, content["hard"])
     today = datetime.date.today()
     page = (
@@ -61,7 +63,7 @@ def write_report(
         .get_template("report.html")
         .render(
             content,
-            title=title or f"How good is this {'classifier' if isinstance(estimator, GPClassifier) else 'model'}?",
+            title=title or f"How good is this {'classifier' if classes else 'model'}?",
             version=autogp.__version__,
             date=f"{today.day} {today:%B %Y}",
             rows=len(held),
@@ -75,7 +77,8 @@ def write_report(
         )
     )
     page = page.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its unit stay on one line
-    replace_file(path, [page.encode()])
+    with replacing(path) as temporary:
+        temporary.write_bytes(page.encode())
 
 
 def _environment() -> Environment:
@@ -135,17 +138,14 @@ def _relevance(held: HeldOut) -> dict[str, Any] | None:
     return {"bars": bars, "others": len(shares) - len(left_out) - len(bars), "rest": percent(1 - shares[order].sum())}
 
 
-def _inducing(held: HeldOut, order: np.ndarray, said: list[str], heading: str) -> dict[str, Any]:
-    limit = MOST_PICTURES if held.image_shape is not None else INDUCING_ROWS
-    chosen = order[evenly_spaced(len(order), limit)]
-    x, _ = held.inducing_inputs().rows(chosen)
-    if held.image_shape is not None:
-        looks: list[Any] = [picture(row, held.image_shape, held.range) for row in x]
-    else:
-        looks = held.texts(x)
+def _inducing(held: HeldOut, rows: np.ndarray, said: list[str], heading: str) -> dict[str, Any]:
+    pictures = held.image_shape is not None
+    chosen = evenly_spaced(len(rows), MOST_PICTURES if pictures else INDUCING_ROWS)
+    looks = held.pictures(rows[chosen]) if pictures else held.table(rows[chosen])
     return {
-        "count": len(order),
+        "count": held.estimator.model_.inducing_inputs.shape[-2],
+        "rows": len(rows),
         "heading": heading,
-        "pictures": held.image_shape is not None,
-        "shown": [{"look": look, "said": said[number]} for number, look in zip(chosen, looks, strict=True)],
+        "pictures": pictures,
+        "shown": [{"look": look, "said": said[place]} for place, look in zip(chosen, looks, strict=True)],
     }

@@ -3,18 +3,20 @@
 from autogp.training.checkpoint import CheckpointError
 from autogp.training.lbfgs import train_exact
 from autogp.training.loop import History, TrainingDivergedError, train
-from autogp.training.progress import PlainLines, Progress, ProgressBar, TrainingInterruptedError
-from autogp.training.schedule import Phase, Settings, phases
+from autogp.training.progress import Callback, PlainLines, Progress, ProgressBar, TrainingInterruptedError
+from autogp.training.schedule import Phase, Settings
 from autogp.training.start import (
     KERNELS,
+    Start,
     start_inducing_inputs,
     start_kernel,
-    start_nodes,
+    start_latents,
 )
 from autogp.training.stream import absorb
 
 __all__ = [
     "KERNELS",
+    "Callback",
     "CheckpointError",
     "History",
     "Phase",
@@ -22,13 +24,13 @@ __all__ = [
     "Progress",
     "ProgressBar",
     "Settings",
+    "Start",
     "TrainingDivergedError",
     "TrainingInterruptedError",
     "absorb",
-    "phases",
     "start_inducing_inputs",
     "start_kernel",
-    "start_nodes",
+    "start_latents",
     "train",
     "train_exact",
 ]

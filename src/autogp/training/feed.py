@@ -1,4 +1,4 @@
-"""Rows as the model takes them, and the scores of its states on them."""
+"""Rows as a training step takes them, and the score of a model on rows that it does not learn from."""
 
 import copy
 
@@ -6,58 +6,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autogp.data import InputScaler, Source, TargetScaler, check_finite
+from autogp.data import Source, TargetScaler, blocks, check_finite
+from autogp.features.base import as_map
 from autogp.model import SparseGP
-from autogp.objectives import leave_one_out, log_predictive
-from autogp.training.schedule import Settings
-from autogp.training.step import Batch, StepResult, draw
+from autogp.objectives import log_predictive
+from autogp.posteriors import Variational
+from autogp.training.step import Batch
 
-__all__ = ["Feed", "device_of", "training_score", "validation_score"]
-
-SCORE_ROWS = 8192
+__all__ = ["Feed", "device_named", "validation_score"]
 
 
 class Feed:
-    """Makes batches of rows: on the model's device, scaled, checked, and each with its weight."""
+    """Makes batches of rows: on the model's device, with checked targets and weights."""
 
-    def __init__(
-        self,
-        model: SparseGP,
-        num_data: int,
-        weights: np.ndarray | None,
-        input_scaler: InputScaler | None,
-        target_scaler: TargetScaler | None,
-    ):
-        self.device, self.dtype = model.inducing_inputs.device, model.precision
+    def __init__(self, model: SparseGP, num_data: int, weights: np.ndarray | None, target_scaler: TargetScaler | None):
+        self.device, self.dtype = model.device, model.dtype
         self.likelihood = model.likelihood
+        self.missing_inputs = model.features is not None and as_map(model.features).allows_missing
         self.num_data = num_data
         self.weights = None if weights is None else _checked_weights(weights, num_data).to(self.dtype)
         self.total_weight = float(num_data) if self.weights is None else self.weights.double().sum().item()
-        # Copies: the caller's stay where they are.
-        self.input_scaler = None if input_scaler is None else copy.deepcopy(input_scaler).to(self.device)
+        # A copy: the caller's stays where it is.
         self.target_scaler = None if target_scaler is None else copy.deepcopy(target_scaler).to(self.device)
 
     def check(self, source: Source) -> None:
-        """Raises ValueError, with the row, where a number is not finite or a target not what the likelihood takes.
+        """Raises ValueError, with the row, where a number is not finite or a target not what the likelihood takes."""
+        several = np.ndim(source.rows(np.zeros(1, np.int64))[1]) > 1
+        check_finite(
+            source,
+            allow_missing_inputs=self.missing_inputs,
+            allow_missing_targets=several and self.likelihood.allows_missing,
+            check_targets=self.targets,
+        )
 
-        Targets of several outputs may be missing (NaN) where the likelihood knows what to do.
-        """
-        check_finite(source, allow_missing_targets=self._may_be_missing(source), check_targets=self._targets)
-
-    def _may_be_missing(self, source: Source) -> bool:
-        y = np.array(source.rows(np.zeros(1, np.int64))[1], dtype=np.float64)
-        if y.size < 2:
-            return False
-        y[0, 0] = np.nan
-        try:
-            self._targets(torch.from_numpy(y))
-        except ValueError:
-            return False
-        return True
-
-    def _targets(self, y: Tensor) -> Tensor:
+    def targets(self, y: Tensor) -> Tensor:
+        """Targets as the likelihood takes them, in the precision of the model."""
         y = y.to(self.device, non_blocking=True)
-        return self.likelihood.check_targets(y if self.target_scaler is None else self.target_scaler(y, self.dtype))
+        y = self.likelihood.check_targets(y if self.target_scaler is None else self.target_scaler(y))
+        return y.to(self.dtype) if y.is_floating_point() else y
 
     def read(self, source: Source, indices: np.ndarray) -> Batch:
         """These rows of the source, whatever their weights."""
@@ -66,45 +52,26 @@ class Feed:
 
     def batch(self, x: Tensor, y: Tensor, indices: np.ndarray | None) -> Batch:
         """These rows of the training data; their numbers are asked for only where rows have weights."""
-        x, y = x.to(self.device, non_blocking=True), self._targets(y)
-        x = x.to(self.dtype) if self.input_scaler is None else self.input_scaler(x, self.dtype)
-        weights = x.new_full((len(x),), self.num_data / len(x))
+        weights = torch.full((len(x),), self.num_data / len(x), dtype=self.dtype, device=self.device)
         if indices is not None and self.weights is not None:
             weights = weights * self.weights[torch.from_numpy(indices)].to(self.device)
-        return Batch(x, y.to(self.dtype) if y.is_floating_point() else y, weights)
+        return Batch(x.to(self.device, non_blocking=True), self.targets(y), weights)
 
 
 @torch.no_grad()
-def training_score(
-    model: SparseGP, batch: Batch, result: StepResult, settings: Settings, generator: torch.Generator
-) -> float:
-    """What states are judged by without held-out rows, an estimate of the total over all rows: the objective itself,
-    and for the evidence lower bound leave-one-out where it is finite.
-
-    Never the predictive density of rows that were learnt from, unless it is the objective: it praises a model that has
-    not yet learnt its noise.
-    """
-    likelihood = model.likelihood
-    if settings.objective != "elbo" or not likelihood.finite_loo:
-        return result.value.item()
-    noise = draw(likelihood.sampled & {"loo"}, result.marginals, settings.samples, generator)
-    return (batch.weights * leave_one_out(likelihood, result.marginals, batch.y, noise.get("loo"))).sum().item()
-
-
-@torch.no_grad()
-def validation_score(model: SparseGP, feed: Feed, validation: Source) -> float:
+def validation_score(model: SparseGP, q: Variational, feed: Feed, validation: Source) -> float:
     """Mean log predictive probability of held-out rows."""
-    total, count = 0.0, len(validation)
-    for start in range(0, count, SCORE_ROWS):
-        batch = feed.read(validation, np.arange(start, min(start + SCORE_ROWS, count)))
-        for rows, marginals in model.chunks(batch.x):
-            total += log_predictive(model.likelihood, marginals, batch.y[rows]).sum().item()
-    return total / count
+    predictor, total = model.predictor(q), 0.0
+    for _, x, y in blocks(validation):
+        rows, targets = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in (x, y))
+        targets = feed.targets(targets)
+        for chunk, marginals in predictor.chunks(rows):
+            total += log_predictive(model.likelihood, marginals, targets[chunk]).sum().item()
+    return total / len(validation)
 
 
-def device_of(settings: Settings) -> torch.device:
+def device_named(name: str) -> torch.device:
     """Where to compute: "auto" is CUDA where there is one."""
-    name = settings.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from autogp.data import InputScaler, Source, TargetScaler, fingerprint
+from autogp.data import Source, TargetScaler, fingerprint
 from autogp.model import SparseGP
 from autogp.training.schedule import Settings
 
@@ -21,17 +21,12 @@ def settings_identity(settings: Settings, model: SparseGP) -> dict[str, Any]:
 
 
 def data_identity(
-    source: Source,
-    weights: Tensor | None,
-    validation: Source | None,
-    input_scaler: InputScaler | None,
-    target_scaler: TargetScaler | None,
+    source: Source, weights: Tensor | None, validation: Source | None, target_scaler: TargetScaler | None
 ) -> dict[str, Any]:
     """Fingerprints of the rows, and of all that changes what the model sees of them."""
     return fingerprint(source) | {
         "weights": None if weights is None else _digest(weights),
         "validation": None if validation is None else fingerprint(validation),
-        "input_scaler": None if input_scaler is None else _digest(input_scaler.shift, input_scaler.scale),
         "target_scaler": None if target_scaler is None else _digest(target_scaler.shift, target_scaler.scale),
     }
 

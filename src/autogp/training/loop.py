@@ -3,33 +3,33 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from autogp.data import Batches, InputScaler, Source, TargetScaler, prefetch
+from autogp.data import Batches, Source, TargetScaler, prefetch
+from autogp.features import apply_frozen
 from autogp.likelihoods import InfiniteLOOError
 from autogp.model import SparseGP
-from autogp.posteriors import GaussianPosterior
 from autogp.training.checkpoint import Checkpoints
-from autogp.training.feed import Feed, device_of, training_score, validation_score
+from autogp.training.feed import Feed, device_named, validation_score
 from autogp.training.identity import data_identity, settings_identity
 from autogp.training.memory import kept_memory
-from autogp.training.progress import Interrupts, Progress, showing
-from autogp.training.schedule import WARM_UP, Phase, Settings, phases
+from autogp.training.progress import Callback, Interrupts, Progress, showing
+from autogp.training.schedule import WARM_UP, Phase, Settings
 from autogp.training.start import leave_saddle
-from autogp.training.state import History, RunState
-from autogp.training.step import FAILURES, gradient_step, natural_step
+from autogp.training.state import History, RunState, Snapshot
+from autogp.training.step import FAILURES, apply, draw, gradient_statistics, natural_statistics
 
 __all__ = ["History", "TrainingDivergedError", "train"]
 
 logger = logging.getLogger("autogp")
 
 DEFAULT_SETTINGS = Settings()
+BATCH_SIZE = 1000
 SKIPS_IN_A_ROW = 3  # then the run goes back to its last good state, with half the step size
 ROLLBACKS = 5
 
@@ -45,20 +45,19 @@ def train(
     *,
     weights: np.ndarray | None = None,
     validation: Source | None = None,
-    input_scaler: InputScaler | None = None,
     target_scaler: TargetScaler | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
-    callbacks: Sequence[Callable[[Progress], bool | None]] = (),
+    callbacks: Sequence[Callback] = (),
     verbose: bool | str = "auto",
 ) -> History:
     """Trains the model in place and leaves it in the best state seen, as scored at the end of each epoch.
 
     The score is the mean log predictive probability of the `validation` rows; without them the objective over the
-    epoch's own batches, or for the evidence lower bound leave-one-out where that is finite. Rows are scaled as they are
-    read. With a `folder` the run is saved there at intervals and at SIGINT or SIGTERM; `resume=True` goes on from the
-    newest checkpoint, and ends in the same bits as a run that was never broken. A callback that returns True stops the
-    run. `verbose` shows progress on standard error: True, False, or "auto", on a terminal only.
+    epoch's own batches, or for the ELBO leave-one-out where that is finite. Feature maps that are frozen are applied
+    once to each row. With a `folder` the run is saved there at intervals and at SIGINT or SIGTERM; `resume=True` goes
+    on from the newest checkpoint, and ends in the same bits as a run that was never broken. A callback that returns
+    True stops the run. `verbose` shows progress on standard error: True, False, or "auto", on a terminal only.
 
     >>> import torch
     >>> from autogp.data import ArraySource
@@ -70,19 +69,21 @@ def train(
     >>> len(history.rows)
     3
     """
-    feed = Feed(model.to(device_of(settings)), len(source), weights, input_scaler, target_scaler)
+    feed = Feed(model.to(device_named(settings.device)), len(source), weights, target_scaler)
     for rows in (source, validation):
         if rows is not None:
             feed.check(rows)
-    state = RunState(model, settings)
-    run = _Run(state, source, settings, feed, validation)
+    kept = settings_identity(settings, model) if folder is not None else {}
+    data = data_identity(source, feed.weights, validation, target_scaler) if folder is not None else {}
+    behind, found = apply_frozen(model, *([source] if validation is None else [source, validation]))
+    source, validation = found[0], None if validation is None else found[1]
+    state = RunState(behind, settings)
+    run = _Run(state, source, settings, feed, validation, model)
     with showing(verbose) as display, kept_memory():
         callbacks = [*callbacks, *display]
         if folder is None:
             run.loop(callbacks)
             return state.history
-        kept = settings_identity(settings, model)
-        data = data_identity(source, feed.weights, validation, input_scaler, target_scaler)
         with (
             Interrupts() as interrupts,
             Checkpoints(folder, kept, data, reserve_bytes=2 * state.bytes()) as checkpoints,
@@ -97,36 +98,50 @@ def train(
 class _Run:
     """A run from wherever its state is to its end."""
 
-    def __init__(self, state: RunState, source: Source, settings: Settings, feed: Feed, validation: Source | None):
+    def __init__(
+        self,
+        state: RunState,
+        source: Source,
+        settings: Settings,
+        feed: Feed,
+        validation: Source | None,
+        whole: SparseGP,
+    ):
         self.state, self.model, self.settings = state, state.model, settings
-        self.batches = Batches(source, min(settings.batch_size, len(source)), settings.seed)
+        self.whole = whole  # the model with the feature maps that are frozen
+        self.batches = Batches(source, min(settings.batch_size or BATCH_SIZE, len(source)), settings.seed)
         self.feed, self.validation = feed, validation
         self.generator = torch.Generator(feed.device)
-        self.phases = phases(settings, self.batches.steps_per_epoch)
-        self.total_steps = sum(phase.steps for phase in self.phases)
+        self.phases = settings.phases(self.batches.steps_per_epoch)
+        self.lengths = [phase.steps(self.batches.steps_per_epoch) for phase in self.phases]
+        self.total_steps = sum(self.lengths)
         self.failure: Exception | None = None  # of the last step that was skipped
-        if settings.objective == "loo":
+        objectives = {phase.objective for phase in self.phases}
+        # Never the predictive density of rows that were learnt from, unless it is the objective: it praises a model
+        # that has not yet learnt its noise.
+        self.scored_by_loo = objectives == {"elbo"} and validation is None and self.model.likelihood.finite_loo
+        if "loo" in objectives:
             self._check_loo(source)
 
     def loop(
         self,
-        callbacks: Sequence[Callable[[Progress], bool | None]],
+        callbacks: Sequence[Callback],
         checkpoints: Checkpoints | None = None,
         interrupts: Interrupts | None = None,
     ) -> None:
         if self.state.step == 0:
             batch = self.feed.read(self.batches.source, self.batches.indices(0))
-            if leave_saddle(self.model, batch, self.settings, self.generator):
+            self.generator.manual_seed(self.settings.seed << 32)
+            if leave_saddle(self.state, batch, self.settings.samples, self.generator):
                 self.state.good = self.state.best = self.state.snapshot()
         try:
             self._steps(callbacks, checkpoints, interrupts)
         finally:  # however the run ends, the model is whole and can be trained further
-            self.state.load(self.state.best)
-            self.model.zero_grad(set_to_none=True)
+            self.state.finish()
 
     def _steps(
         self,
-        callbacks: Sequence[Callable[[Progress], bool | None]],
+        callbacks: Sequence[Callback],
         checkpoints: Checkpoints | None,
         interrupts: Interrupts | None,
     ) -> None:
@@ -171,40 +186,42 @@ class _Run:
         passed: float = self.state.step
         if self.settings.time_budget is not None:
             passed = max(passed, self.state.seconds / self.settings.time_budget * self.total_steps)
-        for phase in self.phases[:-1]:
-            if passed < phase.steps:
-                return phase, passed / phase.steps
-            passed -= phase.steps
-        return self.phases[-1], min(passed / self.phases[-1].steps, 1.0)
+        for phase, steps in zip(self.phases[:-1], self.lengths, strict=False):
+            if passed < steps:
+                return phase, passed / steps
+            passed -= steps
+        return self.phases[-1], min(passed / self.lengths[-1], 1.0)
 
     def _update(self, step: int, x: Tensor, y: Tensor, phase: Phase, progress: float) -> None:
         """One step of the optimiser; one that would not be finite changes nothing but the count of such steps."""
-        state, settings = self.state, self.settings
+        state, settings, objective = self.state, self.settings, phase.objective
         batch = self.feed.batch(x, y, self.batches.indices(step) if self.feed.weights is not None else None)
-        optimiser = state.optimisers[phase.hold]
-        optimiser.zero_grad()
         self.generator.manual_seed((settings.seed << 32) + step)  # noise depends on (seed, step) alone
+        if settings.monte_carlo or self.model.likelihood.sampled & {"elbo", objective}:
+            noise = draw(self.model, len(x), settings.samples, self.generator)
+            batch = batch._replace(noise=noise, monte_carlo=settings.monte_carlo)
+        optimiser, scored = state.optimisers[phase.hold], self.scored_by_loo
         try:
-            state.hold() if phase.hold else state.release()
-            if isinstance(self.model.posterior, GaussianPosterior) and settings.optimiser == "natural":
-                rate = state.step_scale * max(settings.natural_rate_at(progress), 1 / (step + 1))
-                result = natural_step(self.model, batch, phase.objective, rate, settings.samples, self.generator)
+            state.hold(phase.hold)
+            rates = state.rates(phase, self._rate_share(phase, progress))
+            if state.held is None and state.natural is not None:
+                found = natural_statistics(self.model, batch, objective, optimiser.parameters, state.natural, scored)
+                rate = state.step_scale * max(phase.natural_rate(progress), 1 / (step + 1))
+                value, score = apply(found, optimiser, rates, state.natural, rate)
             else:
-                result = gradient_step(
-                    self.model, batch, phase.objective, settings.samples, self.generator, settings.held_prior
+                found = gradient_statistics(
+                    self.model, batch, objective, optimiser.parameters, state.held, phase.prior, scored
                 )
+                value, score = apply(found, optimiser, rates)
         except FAILURES as error:
             self._skip(error)
             return
-        if self.validation is None:  # before the likelihood moves on
-            score = training_score(self.model, batch, result, settings, self.generator)
-            state.epoch_score += score / self.feed.total_weight
-        optimiser.step(state.step_scale * self._learning_rate(phase, progress))
         if state.untried is not None:
             state.good, state.untried = state.untried, None
         state.skipped_in_a_row = 0
         state.epoch_steps += 1
-        state.epoch_value += result.value.item() / self.feed.total_weight
+        state.epoch_value += value / self.feed.total_weight
+        state.epoch_score += (score if scored else value) / self.feed.total_weight
 
     def _skip(self, error: Exception) -> None:
         state = self.state
@@ -241,7 +258,7 @@ class _Run:
                 "objective": phase.objective,
                 "value": state.epoch_value / count if count else math.nan,
                 "score": score,
-                "learning_rate": state.step_scale * self._learning_rate(phase, progress),
+                "learning_rate": max(state.rates(phase, self._rate_share(phase, progress)), default=0.0),
                 "skipped": state.skipped,
             }
         )
@@ -256,16 +273,16 @@ class _Run:
         if score > history.best_score or not (comparable or math.isnan(score)):
             history.best_score = score if comparable else -math.inf
             history.best_epoch, state.best = scored_epoch, scored
-        in_phase = len(list(takewhile(lambda row: row["objective"] == phase.objective, reversed(history.rows))))
-        waited = min(epoch - history.best_epoch, in_phase)
+        start = sum(self.lengths[: next(i for i, each in enumerate(self.phases) if each is phase)])
+        waited = min(epoch - history.best_epoch, sum(row["step"] > start for row in history.rows))
         if last and self.settings.patience is not None and waited >= self.settings.patience:
             return "no better score"
         return ""
 
-    def _learning_rate(self, phase: Phase, progress: float) -> float:
-        """Steps that see all rows have no noise: theirs need not rise first."""
+    def _rate_share(self, phase: Phase, progress: float) -> float:
+        """Of the highest learning rate. Steps that see all rows have no noise: theirs need not rise first."""
         taken = self.state.optimisers[phase.hold].taken if self.batches.steps_per_epoch > 1 else WARM_UP
-        return self.settings.learning_rate_at(phase, progress, taken)
+        return phase.share(progress, taken)
 
     def _in_vain(self, phase: Phase) -> bool:
         """Whether no step of a phase has worked, after a whole epoch; after all of them where they are too short for
@@ -275,21 +292,18 @@ class _Run:
         rows = self.state.history.rows
         return tried and all(math.isnan(row["value"]) for row in rows if row["objective"] == phase.objective)
 
-    def _scored(self) -> tuple[dict[str, Tensor], float]:
-        """The model's state as it would be kept, and its score; the last good one and NaN if it went too far."""
+    def _scored(self) -> tuple[Snapshot, float]:
+        """The state as it would be kept, and its score; the last good one and NaN if it went too far."""
         state = self.state
-        held = self.model.posterior
         try:
-            state.release()
-            snapshot = state.snapshot()
             if self.validation is not None:
-                return snapshot, validation_score(self.model, self.feed, self.validation)
-            count = state.epoch_steps
-            return snapshot, state.epoch_score / count if count else math.nan
+                return state.snapshot(), validation_score(self.model, state.q, self.feed, self.validation)
+            if state.held is not None:
+                with torch.no_grad():
+                    self.model.prepare(state.held)  # raises where the kernel has no factor any more
         except FAILURES:
             return state.good, math.nan
-        finally:
-            self.model.posterior = held
+        return state.snapshot(), state.epoch_score / state.epoch_steps if state.epoch_steps else math.nan
 
     def _progress(self, phase: Phase, epoch_end: bool) -> Progress:
         state = self.state
@@ -311,11 +325,12 @@ class _Run:
             seconds=state.seconds,
             seconds_left=state.seconds * (1 / share - 1) if share < 1 else 0.0,
             skipped=state.skipped,
+            predictor=lambda: self.whole.predictor(state.q),
         )
 
     def _check_loo(self, source: Source) -> None:
         """Raises InfiniteLOOError now, not hours later, for a likelihood that has no leave-one-out for any q."""
         batch = self.feed.read(source, np.zeros(1, np.int64))
-        mean = batch.x.new_zeros(1, 1, self.model.likelihood.num_latents)
+        mean = batch.weights.new_zeros(1, 1, self.model.likelihood.num_latents)
         with torch.no_grad():
             self.model.likelihood.log_expected_inverse_prob(mean, torch.full_like(mean, 1e-6), batch.y)

@@ -11,44 +11,35 @@ __all__ = ["Adam", "Optimiser", "RMSProp"]
 
 
 class Optimiser:
-    """What is remembered of each parameter's gradients, `state`, and the step that follows from them.
-
-    `shares` of the learning rate are one for each parameter; without them all take the whole.
-    """
+    """What is remembered of each parameter's gradients, `state`, and the step that follows from them."""
 
     averages: tuple[str, ...]  # of gradients, by their names
 
-    def __init__(self, parameters: Iterable[nn.Parameter], shares: Sequence[float] | None = None):
+    def __init__(self, parameters: Iterable[nn.Parameter]):
         self.parameters = list(parameters)
-        self.shares = shares or [1.0] * len(self.parameters)
-        self.state: dict[int, dict[str, Tensor]] = {}  # by the number of the parameter; none before its first gradient
+        self.state: dict[int, dict[str, Tensor]] = {}  # by the number of the parameter; none before its first step
 
     @property
     def taken(self) -> int:
         """How many steps it has made."""
         return max((int(values["step"]) for values in self.state.values()), default=0)
 
-    def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-
     @torch.no_grad()
-    def step(self, learning_rate: float) -> None:
-        """Moves the parameters that have a gradient."""
-        moved = [(number, parameter) for number, parameter in enumerate(self.parameters) if parameter.grad is not None]
-        for number, parameter in moved:
+    def step(self, gradients: Sequence[Tensor], rates: Sequence[float]) -> None:
+        """Moves each parameter by its gradient, at its own learning rate; a rate of 0 leaves it where it is."""
+        for number, parameter in enumerate(self.parameters):
             if number not in self.state:
                 steps = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 self.state[number] = {"step": steps} | {name: torch.zeros_like(parameter) for name in self.averages}
-        for share in dict.fromkeys(self.shares):
-            alike = [(number, parameter) for number, parameter in moved if self.shares[number] == share]
-            states = [self.state[number] for number, _ in alike]
-            self._move(
-                [parameter for _, parameter in alike],
-                [parameter.grad for _, parameter in alike if parameter.grad is not None],
-                {name: [state[name] for state in states] for name in ("step", *self.averages)},
-                share * learning_rate,
-            )
+        for rate in dict.fromkeys(rates):
+            alike = [number for number, own in enumerate(rates) if own == rate]
+            if rate > 0 and alike:
+                self._move(
+                    [self.parameters[number] for number in alike],
+                    [gradients[number] for number in alike],
+                    {name: [self.state[number][name] for number in alike] for name in ("step", *self.averages)},
+                    rate,
+                )
 
     def _move(
         self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: float

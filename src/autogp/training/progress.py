@@ -16,7 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from autogp.model import Predictor
+
 __all__ = [
+    "Callback",
     "Interrupts",
     "PlainLines",
     "Progress",
@@ -24,6 +27,8 @@ __all__ = [
     "TrainingInterruptedError",
     "showing",
 ]
+
+Callback = Callable[["Progress"], bool | None]  # True stops the run
 
 logger = logging.getLogger("autogp.interrupts")
 
@@ -43,6 +48,7 @@ class Progress:
     seconds: float
     seconds_left: float
     skipped: int
+    predictor: Callable[[], Predictor]  # of the model as it is now
 
     def line(self) -> str:
         """The same in words."""
@@ -107,7 +113,7 @@ def progress_display(verbose: bool | str) -> ProgressBar | PlainLines | None:
 
 
 @contextmanager
-def showing(verbose: bool | str) -> Iterator[list[Callable[[Progress], None]]]:
+def showing(verbose: bool | str) -> Iterator[list[Callback]]:
     """The display, if any, in a list; closed at the end, however it comes."""
     display = progress_display(verbose)
     try:

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -9,44 +10,58 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances
-from torch import Tensor
+from torch import Tensor, nn
 
-from autogp.data import InputScaler, Source
+from autogp.data import Source
 from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52
-from autogp.kernels.stationary import Stationary
-from autogp.likelihoods import Network
-from autogp.model import SparseGP
-from autogp.posteriors import HeldPosterior
-from autogp.training.schedule import Settings
+from autogp.model import SparseGP, apply_map
+from autogp.training.state import RunState
 from autogp.training.step import FAILURES, Batch, draw
 
-__all__ = [
-    "KERNELS",
-    "leave_saddle",
-    "start_inducing_inputs",
-    "start_kernel",
-    "start_nodes",
-]
+__all__ = ["KERNELS", "Start", "leave_saddle", "start_inducing_inputs", "start_kernel", "start_latents"]
 
 SAMPLE_ROWS = 20_000  # k-means sees no more,
 ROWS_A_CENTRE, FEWEST_ROWS = 25, 2_000  # nor more than it needs
 DISTANCE_ROWS = 1_000
 SMALL_SAMPLE = 5_000  # up to here k-means proper, above with minibatches
 START_SPREAD = 0.1  # of the mean of q(v), standard deviations of its prior
-NODE_STRETCH = 7.0  # how much longer the lengthscales of a network's nodes are at the start than those of its weights
+STRETCH = 7.0  # how much longer the lengthscales of latents are that do not start at 0
 KERNELS = ("rbf", "matern12", "matern32", "matern52", "linear", "arccosine")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where an estimator's model starts, in place of what it would choose.
+
+    >>> Start(variance=20.0)
+    Start(variance=20.0, lengthscale=None, by_class=None, dtype=None, latents=True)
+    """
+
+    variance: float | None = None  # of the kernel; by default 10 for classes, else 1
+    lengthscale: float | None = None  # for all columns; by default half the median distance between rows
+    by_class: bool | None = None  # whether each class has its share of the inducing inputs; by default it has
+    dtype: str | None = None  # of blocks of rows, float32 or float64; by default float64 up to 50 columns
+    latents: bool = True  # whether latent functions start where the likelihood says, such as the nodes of a network
+
+    def __post_init__(self) -> None:
+        for name in ("variance", "lengthscale"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {value!r}")
+        if self.dtype not in (None, "float32", "float64"):
+            raise ValueError(f"dtype must be 'float32' or 'float64', got {self.dtype!r}")
 
 
 def start_inducing_inputs(
     source: Source,
     num_inducing: int,
-    scaler: InputScaler | None = None,
+    features: nn.Module | None = None,
     seed: int = 0,
     by_class: bool = False,
     dtype: torch.dtype = torch.float32,
     groups: int = 1,
 ) -> Tensor:
-    """Cluster centres of a sample of the (scaled) rows, [M, D]; M is `num_inducing`, or as many rows as are distinct.
+    """Cluster centres of features of a sample of rows, [M, D]; M is `num_inducing`, or as many as are distinct.
 
     With `by_class` (targets 0 to Q - 1) each class gets its share of the centres. `groups` above 1 is for a kernel for
     each latent function: [groups, M, D], the same centres for all; by class, where the latent functions are those of
@@ -62,7 +77,7 @@ def start_inducing_inputs(
         raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
     own = by_class and groups > 1
     most = SAMPLE_ROWS if own else min(SAMPLE_ROWS, max(FEWEST_ROWS, ROWS_A_CENTRE * num_inducing))
-    x, y = _sample(source, scaler, most, seed)
+    x, y = _sample(source, features, most, seed)
     if own:
         return torch.from_numpy(_class_centres(x, y, groups, num_inducing, seed)).to(dtype)
     parts = [_distinct(part) for part in ([x] if not by_class else [x[y == label] for label in np.unique(y)])]
@@ -74,41 +89,50 @@ def start_inducing_inputs(
 
 
 def start_kernel(
-    name: str, source: Source, scaler: InputScaler | None = None, groups: int = 1, variance: float = 1.0, seed: int = 0
+    name: str,
+    source: Source,
+    features: nn.Module | None = None,
+    groups: int = 1,
+    variance: float = 1.0,
+    seed: int = 0,
+    lengthscale: float | None = None,
 ) -> Kernel:
     """A kernel by its name, for `groups` latent functions (1: shared), one lengthscale per input.
 
-    Lengthscales start at half the median distance between (scaled) rows, where an RBF kernel is exp(-2).
+    Unless they are given, lengthscales start at half the median distance between the features of rows, where an RBF
+    kernel is exp(-2).
     """
-    x, _ = _sample(source, scaler, DISTANCE_ROWS, seed)
-    dimension = x.shape[1]
+    x, _ = _sample(source, features, DISTANCE_ROWS, seed)
     apart = pairwise_distances(x)[np.triu_indices(len(x), 1)]
     typical = float(np.median(apart[apart > 0])) if (apart > 0).any() else 1.0
-    lengthscale = torch.full((groups, dimension), typical / 2, dtype=torch.float64)
+    lengthscales = torch.full((groups, x.shape[1]), lengthscale or typical / 2, dtype=torch.float64)
     size = torch.full((groups,), variance, dtype=torch.float64)
     stationary = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
     if name in stationary:
-        return stationary[name](lengthscale, size)
-    # <x, x> = 1 for a typical row, plus a bias of the same size
-    weights = 2 / typical**2 * torch.ones(groups, dimension, dtype=torch.float64)
+        return stationary[name](lengthscales, size)
+    if lengthscale is not None:  # the paper's form, without a bias
+        weights, bias = lengthscales**-2, None
+    else:  # <x, x> = 1 for a typical row, plus a bias of the same size
+        weights, bias = 0.5 * lengthscales**-2, torch.ones_like(size)
     if name == "linear":
-        return Linear(variance * weights, bias=size)
+        return Linear(variance * weights, bias=None if bias is None else variance * bias)
     if name == "arccosine":
-        return ArcCosine(degree=1, depth=3, weight_variance=weights, bias=torch.ones(groups), variance=size)
+        return ArcCosine(degree=1, depth=3, weight_variance=weights, bias=bias, variance=size)
     raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {name!r}")
 
 
-def _sample(source: Source, scaler: InputScaler | None, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scaled rows in float32 and their targets, at most `most` of them, at random."""
+@torch.no_grad()
+def _sample(source: Source, features: nn.Module | None, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features of rows in float32 and their targets, at most `most` of them, at random."""
     count = len(source)
     if count > most:
         chosen = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
     else:
         chosen = np.arange(count)
     x, y = source.rows(chosen)
-    if scaler is None:
-        return np.asarray(x, dtype=np.float32), y
-    return scaler(torch.from_numpy(np.require(x, requirements=["C", "W"])), torch.float32).numpy(), y
+    if features is not None:
+        x = apply_map(features, torch.from_numpy(np.require(x, requirements=["C", "W"]))).cpu().numpy()
+    return np.asarray(x, dtype=np.float32), y
 
 
 def _distinct(rows: np.ndarray) -> np.ndarray:
@@ -159,52 +183,50 @@ def _centres(rows: np.ndarray, size: int, seed: int, init: str = "k-means++") ->
 
 
 @torch.no_grad()
-def leave_saddle(model: SparseGP, batch: Batch, settings: Settings, generator: torch.Generator) -> bool:
+def leave_saddle(state: RunState, batch: Batch, samples: int, generator: torch.Generator) -> bool:
     """Moves q a little where no row has a slope, and says whether it did.
 
     A product of functions that are all 0 would stay 0 for ever.
     """
+    model = state.model
     try:
-        prepared = model.prepare()
+        prepared = model.prepare(state.q)
         if prepared.moments.mean.any():
             return False
-        marginals = model.marginals(batch.x, prepared)
+        marginals = model.marginals(model.embed(batch.x), prepared)
     except FAILURES:
         return False  # its steps will say so
-    generator.manual_seed(settings.seed << 32)
-    noise = draw(model.likelihood.sampled & {"elbo"}, marginals, settings.samples, generator)
-    slope, _ = model.likelihood.expected_derivatives(*marginals[1:3], batch.y, noise.get("elbo"))
+    noise = draw(model, len(batch.x), samples, generator) if "elbo" in model.likelihood.sampled else None
+    slope, _ = model.likelihood.expected_derivatives(marginals.mean, marginals.variance, batch.y, noise)
     if slope.any():
         return False
     start = prepared.moments.mean
     away = torch.randn(start.shape, dtype=start.dtype, device=start.device, generator=generator)
-    assert not isinstance(model.posterior, HeldPosterior)
-    model.posterior.set_moments(START_SPREAD * away, prepared.moments.covariance())
+    state.set_moments(START_SPREAD * away, prepared.moments.covariance())
     return True
 
 
 @torch.no_grad()
-def start_nodes(model: SparseGP, seed: int = 0) -> None:
-    """Starts a regression network with nodes at 1, within 0.1, that vary slowly: as outputs independent of each other.
+def start_latents(model: SparseGP, seed: int = 0) -> None:
+    """Starts latent functions where the likelihood says, within 0.1; those that do not start at 0 vary slowly.
 
-    From there it learns what the outputs share. From functions that are all near 0 it goes wherever chance takes it.
-    Kernel and inducing inputs must be separate for each latent function.
+    A regression network starts with its nodes at 1: as outputs that are independent of each other. From there it learns
+    what they share. From functions that are all near 0 it goes wherever chance takes it.
     """
-    likelihood, kernel = model.likelihood, model.kernel
-    if not isinstance(likelihood, Network) or isinstance(model.posterior, HeldPosterior):
-        raise TypeError("start_nodes is for a model with the likelihood Network and a posterior that learns")
-    nodes = slice(likelihood.num_latents - likelihood.num_nodes, None)
-    if isinstance(kernel, Stationary):
-        if len(kernel.log_lengthscale) == 1:
-            raise ValueError("start_nodes needs a kernel with parameters for each latent function")
-        kernel.log_lengthscale[nodes] += math.log(NODE_STRETCH)
+    values = model.likelihood.start_values
+    if values is None:
+        return
+    chosen = torch.tensor([value != 0 for value in values])
+    model.kernel.stretch(chosen, STRETCH)
     prepared = model.prepare()
     mean, covariance = prepared.moments.mean.clone(), prepared.moments.covariance().clone()
-    values = torch.ones_like(mean[:, nodes])
-    if likelihood.num_nodes > 1:  # else they would stay equal
+    start = torch.tensor(values, dtype=mean.dtype, device=mean.device)[chosen, None].expand_as(mean[:, chosen])
+    if chosen.sum() > 1:  # else they would stay equal
         generator = torch.Generator(mean.device).manual_seed(seed)
-        values += START_SPREAD * torch.randn(values.shape, dtype=mean.dtype, device=mean.device, generator=generator)
-    inverse = prepared.inverse if len(prepared.inverse) == 1 else prepared.inverse[nodes]
-    mean[:, nodes] = (inverse @ values[..., None]).squeeze(-1)
-    covariance[:, nodes] *= START_SPREAD**2
+        start = start + START_SPREAD * torch.randn(
+            start.shape, dtype=mean.dtype, device=mean.device, generator=generator
+        )
+    inverse = prepared.inverse if len(prepared.inverse) == 1 else prepared.inverse[chosen]
+    mean[:, chosen] = (inverse @ start[..., None]).squeeze(-1)
+    covariance[:, chosen] *= START_SPREAD**2
     model.posterior.set_moments(mean, covariance)

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autogp.model import SparseGP
 from autogp.moments import HeldMoments
-from autogp.posteriors import GaussianPosterior, HeldPosterior
+from autogp.posteriors import Held, Natural, Variational
 from autogp.training.checkpoint import Checkpoint
 from autogp.training.optimisers import Adam, Optimiser, RMSProp
-from autogp.training.schedule import OBJECTIVES, Settings
+from autogp.training.schedule import OBJECTIVES, Phase, Settings
 
-__all__ = ["History", "RunState"]
+__all__ = ["History", "RunState", "Snapshot"]
 
 COLUMNS = ("epoch", "step", "seconds", "objective", "value", "score", "learning_rate", "skipped")  # of the history
 COUNTERS = (
@@ -27,6 +27,7 @@ COUNTERS = (
     "epoch_score",
     "epoch_steps",
 )
+Snapshot = dict[str, Tensor]  # a model's state and that of q, by name
 
 
 @dataclass
@@ -61,26 +62,32 @@ class History:
 
 
 class RunState:
-    """Model, optimisers, counters and history; everything that a checkpoint must hold is in `tensors` and `plain`."""
+    """Model, q, optimisers, counters and history; everything that a checkpoint must hold is in `tensors` and `plain`.
+
+    q is a value beside the model: in natural form where natural gradients move it, and over u while it is held. Else it
+    is the model's own posterior, which gets the value at the end of the run.
+    """
 
     def __init__(self, model: SparseGP, settings: Settings):
-        if isinstance(model.posterior, HeldPosterior):
-            raise TypeError("a held posterior does not learn: give the model a GaussianPosterior or MixturePosterior")
-        if isinstance(model.posterior, GaussianPosterior) and settings.optimiser != "natural":
-            raise TypeError(
-                f"optimiser={settings.optimiser!r} cannot move a GaussianPosterior, which learns by natural gradients: "
-                "give the model a MixturePosterior"
-            )
         self.model = model
-        self.free_posterior = model.posterior  # what learns; a phase may put a held one in its place
-        kernel, posterior = list(model.kernel.parameters()), list(model.posterior.parameters())
-        others = [*kernel, *model.likelihood.parameters(), model.inducing_inputs]
-        shares = [settings.kernel_rate] * len(kernel) + [1.0] * (len(others) - len(kernel))
-        kind = RMSProp if settings.optimiser == "rmsprop" else Adam
-        self.optimisers: dict[bool, Optimiser] = {  # by whether q(u) is held
-            False: kind([*others, *posterior], shares + [1.0] * len(posterior)),
-            True: kind(others, shares),
+        use_natural = settings.optimiser == "natural" and model.posterior.has_natural_form
+        self.natural = Natural.of(model.posterior) if use_natural else None
+        self.held: Held | None = None
+        parts: dict[str, list[nn.Parameter]] = {
+            "kernel": list(model.kernel.parameters()),
+            "likelihood": list(model.likelihood.parameters()),
+            "inducing_inputs": [model.inducing_inputs],
+            "features": [] if model.features is None else list(model.features.parameters()),
+            "posterior": [] if use_natural else list(model.posterior.parameters()),
         }
+        learnt = [(part, each) for part, own in parts.items() for each in own if each.requires_grad]
+        kind = RMSProp if settings.optimiser == "rmsprop" else Adam
+        self.optimisers: dict[bool, Optimiser] = {}  # by whether q(u) is held
+        self.parts: dict[bool, list[str]] = {}  # of their parameters
+        for hold in (False, True):
+            chosen = [(part, each) for part, each in learnt if not (hold and part == "posterior")]
+            self.parts[hold] = [part for part, _ in chosen]
+            self.optimisers[hold] = kind(each for _, each in chosen)
         self.step = 0
         self.seconds = 0.0
         self.skipped = self.skipped_in_a_row = self.rollbacks = 0
@@ -88,20 +95,71 @@ class RunState:
         self.forget_epoch()
         self.history = History()
         self.good = self.best = self.snapshot()
-        self.untried: dict[str, Tensor] | None = None  # the last epoch's state: good once a step from there has worked
+        self.untried: Snapshot | None = None  # the last epoch's state: good once a step from there has worked
+
+    @property
+    def q(self) -> Variational:
+        """Where q is now."""
+        return self.held or self.natural or self.model.posterior
 
     def forget_epoch(self) -> None:
         """Starts the means over an epoch anew."""
         self.epoch_value = self.epoch_score = 0.0
         self.epoch_steps = 0
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """A copy of the model's state."""
-        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+    @torch.no_grad()
+    def hold(self, wanted: bool) -> None:
+        """Holds q(u) as it is now, or lets it go on from what was learnt while it was held."""
+        if wanted and self.held is None:
+            prepared = self.model.prepare(self.q)
+            self.held = Held.of(prepared.moments, prepared.factor)
+        elif not wanted and self.held is not None:
+            self.set_moments(*self._whitened(self.held))
+            self.held = None
 
-    def load(self, snapshot: dict[str, Tensor]) -> None:
-        self.model.posterior = self.free_posterior
-        self.model.load_state_dict(snapshot)
+    def set_moments(self, mean: Tensor, covariance: Tensor) -> None:
+        """Puts q at N(mean, covariance), [K, Q, M] and [K, Q, M, M]."""
+        if self.natural is not None:
+            self.natural = Natural.of_moments(mean, covariance)
+        else:
+            self.model.posterior.set_moments(mean, covariance)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Leaves the model in the best state, q included."""
+        self.load(self.best)
+        if self.held is not None:
+            self.model.posterior.set_moments(*self._whitened(self.held))
+        elif self.natural is not None:
+            self.model.posterior.set_natural(self.natural)
+
+    def _whitened(self, held: Held) -> tuple[Tensor, Tensor]:
+        moments = self.model.prepare(held).moments
+        assert isinstance(moments, HeldMoments)
+        whitened = moments.whitened()
+        return whitened.mean, whitened.covariance()
+
+    # -- states kept aside ----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the state of model and q."""
+        found = {
+            f"model.{name}": tensor.detach().clone()
+            for name, tensor in self.model.state_dict().items()
+            if self.natural is None or not name.startswith("posterior.")
+        }
+        if self.held is not None:  # constant: no copy
+            found |= {f"held.{name}": tensor for name, tensor in vars(self.held).items()}
+        elif self.natural is not None:
+            found |= {f"natural.{name}": tensor.clone() for name, tensor in vars(self.natural).items()}
+        return found
+
+    def load(self, snapshot: Snapshot) -> None:
+        groups = _grouped(snapshot, ".")
+        self.model.load_state_dict(groups["model"], strict=False)
+        self.held = Held(**groups["held"]) if "held" in groups else None
+        if "natural" in groups:
+            self.natural = Natural(**{name: tensor.clone() for name, tensor in groups["natural"].items()})
 
     def go_back(self) -> None:
         """To the last good state, with half the step size."""
@@ -113,28 +171,6 @@ class RunState:
             self.best, self.history.best_score = self.good, -math.inf  # scored by its batches, and yet no step works
         self.untried = None
 
-    # -- phases that hold q(u) ------------------------------------------------------------------------------------
-
-    @property
-    def held(self) -> bool:
-        return self.model.posterior is not self.free_posterior
-
-    @torch.no_grad()
-    def hold(self) -> None:
-        """Puts a posterior in place that holds q(u) as it is now."""
-        if not self.held:
-            prepared = self.model.prepare()
-            self.model.posterior = HeldPosterior(prepared.moments, prepared.factor)
-
-    @torch.no_grad()
-    def release(self) -> None:
-        """Gives what was learnt while q(u) was held back to the posterior that learns."""
-        if self.held:
-            moments = self.model.prepare().moments
-            assert isinstance(moments, HeldMoments)
-            self.free_posterior.set_moments(moments.whitened_mean(), moments.covariance())
-            self.model.posterior = self.free_posterior
-
     # -- saving and restoring -------------------------------------------------------------------------------------
 
     def bytes(self) -> int:
@@ -142,10 +178,8 @@ class RunState:
         return 6 * sum(tensor.numel() * tensor.element_size() for tensor in self.good.values()) + 2**20
 
     def tensors(self) -> dict[str, Tensor]:
-        """Model, optimisers and the states kept aside."""
-        groups = {"model": self.model.state_dict(), "good": self.good, "best": self.best}
-        if self.held:
-            groups["free"] = self.free_posterior.state_dict()
+        """Model, q, optimisers and the states kept aside."""
+        groups = {"now": self.snapshot(), "good": self.good, "best": self.best}
         if self.untried is not None:
             groups["untried"] = self.untried
         for hold, optimiser in self.optimisers.items():
@@ -162,30 +196,36 @@ class RunState:
         """All that is not a tensor, as JSON."""
         counters = {name: getattr(self, name) for name in COUNTERS}
         history = {name: value for name, value in vars(self.history).items() if name != "rows"}
-        return {"counters": _to_json(counters), "history": _to_json(history), "held": self.held}
+        return {"counters": _to_json(counters), "history": _to_json(history)}
 
     def restore(self, saved: Checkpoint) -> None:
         self.step = saved.step
         for name, value in _from_json(saved.state["counters"]).items():
             setattr(self, name, value)
-        groups: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in saved.tensors.items():
-            group, _, rest = name.partition("/")
-            groups.setdefault(group, {})[rest] = tensor.to(self.model.inducing_inputs.device)
-        rows = groups.pop("history", {})
-        self.history = History(**_from_json(saved.state["history"]), rows=History.rows_of(rows))
-        if saved.state["held"]:
-            self.free_posterior.load_state_dict(groups["free"])
-            self.hold()
-        self.model.load_state_dict(groups["model"])
+        groups = _grouped({name: tensor.to(self.model.device) for name, tensor in saved.tensors.items()}, "/")
+        self.history = History(**_from_json(saved.state["history"]), rows=History.rows_of(groups.pop("history", {})))
+        self.load(groups["now"])
         self.good, self.best, self.untried = groups["good"], groups["best"], groups.get("untried")
         for hold, optimiser in self.optimisers.items():
             names = {number: f"optimiser.{int(hold)}.{number}" for number in range(len(optimiser.parameters))}
             optimiser.state = {number: groups[name] for number, name in names.items() if name in groups}
 
+    def rates(self, phase: Phase, share: float) -> list[float]:
+        """The learning rate of each parameter of the phase's optimiser."""
+        return [self.step_scale * share * phase.rate(part) for part in self.parts[phase.hold]]
 
-def _equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    return all(torch.equal(first[name], second[name]) for name in first)
+
+def _grouped(tensors: dict[str, Tensor], separator: str) -> dict[str, dict[str, Tensor]]:
+    """By what stands before the first separator."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        group, _, rest = name.partition(separator)
+        groups.setdefault(group, {})[rest] = tensor
+    return groups
+
+
+def _equal(first: Snapshot, second: Snapshot) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def _to_json(value: Any) -> Any:

@@ -1,23 +1,28 @@
-"""One pass over a batch: the posterior by a natural gradient, all other parameters by ordinary gradients."""
+"""One training step: statistics of a batch, which are sums over its rows, and what is done with them.
 
+Statistics of two parts of a batch, added, are those of the whole: several processes can share a batch, add up what each
+has found, and apply the same update.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.linalg import LinAlgError  # pyright: ignore[reportAttributeAccessIssue]
 
-from autogp.likelihoods import InfiniteLOOError
+from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.linalg import NotPositiveDefiniteError
 from autogp.model import Marginals, SparseGP, condition
-from autogp.moments import HeldMoments
-from autogp.objectives import expected_log_prob, leave_out, log_predictive
-from autogp.posteriors import LARGE, GaussianPosterior
+from autogp.objectives import ROWS, expected_log_prob, log_leave_one_out
+from autogp.posteriors import LARGE, Held, Natural, Sites
+from autogp.training.optimisers import Optimiser
 
-__all__ = ["FAILURES", "OBJECTIVES", "Batch", "NonFiniteError", "StepResult", "draw", "gradient_step", "natural_step"]
+__all__ = ["FAILURES", "Batch", "NonFiniteError", "Statistics", "apply", "draw", "gradient_statistics",
+           "natural_statistics"]  # fmt: skip
 
 VALUE_SAMPLES = 10
-# The value of each row, [B], of (likelihood, marginals, y, noise).
-OBJECTIVES = {"elbo": expected_log_prob, "loo": leave_out, "predictive": log_predictive}
 
 
 class NonFiniteError(ArithmeticError):
@@ -28,111 +33,172 @@ FAILURES = (NonFiniteError, NotPositiveDefiniteError, InfiniteLOOError, LinAlgEr
 
 
 class Batch(NamedTuple):
-    """Scaled inputs, checked targets, and what each row counts: num_data / B, times its weight."""
+    """Rows, their checked targets, what each counts (num_data / B times its own weight), and Monte Carlo noise.
 
-    x: Tensor  # [B, D]
+    B is the size of the whole batch, also where this is a part of one.
+    """
+
+    x: Tensor  # [B, ...], as `model.embed` takes them
     y: Tensor
     weights: Tensor  # [B]
+    noise: Tensor | None = None  # [S, K, B, Q]; none where every expectation has a rule
+    monte_carlo: bool = False  # by the noise also where there is a rule
+
+    def part(self, rows: slice) -> "Batch":
+        noise = None if self.noise is None else self.noise[:, :, rows]
+        return Batch(self.x[rows], self.y[rows], self.weights[rows], noise, self.monte_carlo)
 
 
-class StepResult(NamedTuple):
-    value: Tensor  # the objective, an estimate of the total over all rows
-    marginals: Marginals  # of the batch, before the step
+@dataclass(frozen=True)
+class Statistics:
+    """What a step has to know of a batch. All but the last two fields are sums over rows."""
+
+    value: Tensor  # of the objective's data term
+    score: Tensor  # leave-one-out where that is the score of a state, else the value
+    gradients: list[Tensor]  # of minus the data term, by the parameters that learn
+    sites: Sites | None  # for the natural gradient of q
+    prior: Tensor  # what q and Kzz alone add to the value
+    prior_gradients: list[Tensor] | None  # of minus that
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        return Statistics(
+            self.value + other.value,
+            self.score + other.score,
+            [mine + theirs for mine, theirs in zip(self.gradients, other.gradients, strict=True)],
+            None if self.sites is None or other.sites is None else self.sites + other.sites,
+            self.prior,
+            self.prior_gradients,
+        )
 
 
-def natural_step(
+def natural_statistics(
+    model: SparseGP, batch: Batch, objective: str, parameters: Sequence[nn.Parameter], q: Natural, scored: bool = False
+) -> Statistics:
+    """For a step in which q follows the ELBO by a natural gradient, and `parameters` the objective.
+
+    In whitened coordinates KL(q || p) depends on q alone, so alpha and beta, the derivatives of the data term by the
+    means and variances of q(f), are all that both updates need.
+    """
+    likelihood = model.likelihood
+    large = q.shift.shape[-1] >= LARGE
+    prepared = model.prepare(q.factored(model.dtype) if large else q)
+    basis, prior_variance = model.basis(model.embed(batch.x), prepared)
+    marginals = condition(basis, prior_variance, prepared.moments)
+    constant = Marginals(*(part.detach().contiguous() for part in marginals))
+    noise = _noise(likelihood, batch, "elbo")
+    alpha, beta = likelihood.expected_derivatives(constant.mean, constant.variance, batch.y, noise)
+    prior = constant.mean.new_zeros(())
+    if objective == "elbo":
+        # The likelihood's own parameters see the value, for which a few of the samples are enough unless there are
+        # such parameters; the others see alpha and beta, which are less noisy.
+        if noise is not None and not any(parameter.requires_grad for parameter in likelihood.parameters()):
+            noise = noise[:VALUE_SAMPLES]
+        value = (batch.weights * expected_log_prob(likelihood, constant, batch.y, noise)).sum()
+        prior = -prepared.moments.kl()
+        through_marginals = alpha * marginals.mean + beta * marginals.variance
+        followed = value + (batch.weights[:, None] * through_marginals).sum()
+    else:
+        value = (
+            batch.weights * ROWS[objective](likelihood, marginals, batch.y, _noise(likelihood, batch, objective))
+        ).sum()
+        followed = value
+    return Statistics(
+        value.detach(),
+        _score(likelihood, constant, batch, value.detach(), scored),
+        _gradients(-followed, parameters),
+        Sites.of_rows(basis.detach(), constant.mean[0], alpha[0], beta[0], batch.weights),
+        prior,
+        None,
+    )
+
+
+def gradient_statistics(
     model: SparseGP,
     batch: Batch,
     objective: str,
-    rate: float,
-    samples: int,
-    generator: torch.Generator,
-) -> StepResult:
-    """q follows the evidence lower bound by a natural gradient of step size `rate`; the other parameters' gradients of
-    the objective (of its negative: optimisers descend) are left in `.grad`.
+    parameters: Sequence[nn.Parameter],
+    q: Held | None = None,
+    prior_share: float = 0.0,
+    scored: bool = False,
+) -> Statistics:
+    """For a step by ordinary gradients: of the objective, and for the posterior's own parameters of the ELBO.
 
-    In whitened coordinates KL(q || p) depends on q alone, so alpha and beta, the gradients of the data term with
-    respect to the marginals' means and variances, are all that both updates need.
+    For mixtures and diagonal posteriors, for the paper's own settings, and with `q` for phases that hold q(u); in these
+    the objective that is followed, but not the value, grows by `prior_share` times E_q[log p(u)].
     """
-    posterior, likelihood = model.posterior, model.likelihood
-    if not isinstance(posterior, GaussianPosterior):
-        raise TypeError(f"natural gradients need a GaussianPosterior, got {type(posterior).__name__}")
-    large = posterior.precision.shape[-1] >= LARGE
-    dtype = torch.promote_types(batch.x.dtype, model.precision)  # of the basis
-    prepared = model.prepare(posterior.factored(dtype) if large else None)
-    basis, prior_variance = model.basis(batch.x, prepared)
-    marginals = condition(basis, prior_variance, prepared.moments)
-    noise = draw(likelihood.sampled & {"elbo", objective}, marginals, samples, generator)
-
-    constant = Marginals(*(part.detach().contiguous() for part in marginals))
-    alpha, beta = likelihood.expected_derivatives(constant.mean, constant.variance, batch.y, noise.get("elbo"))
-    if objective == "elbo":
-        # The likelihood's own parameters see the value, for which a few of the samples are enough unless there are
-        # such parameters; the kernel's and Z see alpha and beta, which are less noisy.
-        few = noise.get("elbo")
-        if few is not None and not any(parameter.requires_grad for parameter in likelihood.parameters()):
-            few = few[:VALUE_SAMPLES]
-        rows = expected_log_prob(likelihood, constant, batch.y, few)
-        value = (batch.weights * rows).sum() - prepared.moments.kl()
-        if rows.requires_grad:
-            (-value).backward()
-        if marginals.mean.requires_grad:  # else kernel and inducing inputs are frozen
-            weights = batch.weights[:, None]
-            (-weights * (alpha * marginals.mean + beta * marginals.variance)).sum().backward()
-    else:
-        rows = OBJECTIVES[objective](likelihood, marginals, batch.y, noise.get(objective))
-        value = (batch.weights * rows).sum()
-        if value.requires_grad:
-            (-value).backward()
-    _check_finite(model, value, alpha, beta)
-    posterior.natural_step(basis.detach(), constant.mean[0], alpha[0], beta[0], rate, batch.weights)
-    return StepResult(value.detach(), constant)
-
-
-def gradient_step(
-    model: SparseGP, batch: Batch, objective: str, samples: int, generator: torch.Generator, prior: float = 0.0
-) -> StepResult:
-    """Ordinary gradients, left in `.grad`: for q those of the evidence lower bound, for all other parameters those of
-    the objective (of their negatives: optimisers descend).
-
-    For mixtures and diagonal posteriors, for the paper's own settings, and for phases that hold q(u) fixed; in these
-    the objective grows by `prior` times E_q[log p(u)], which is not part of the value that is told.
-    """
-    prepared = model.prepare()
-    marginals = model.marginals(batch.x, prepared)
-    learnt = [parameter for parameter in model.posterior.parameters() if parameter.requires_grad]
-    names = {"elbo", objective} if learnt else {objective}
-    noise = draw(model.likelihood.sampled & names, marginals, samples, generator)
-    rows = OBJECTIVES[objective](model.likelihood, marginals, batch.y, noise.get(objective))
+    likelihood = model.likelihood
+    prepared = model.prepare(q)
+    moments = prepared.moments
+    marginals = model.marginals(model.embed(batch.x), prepared)
+    rows = ROWS[objective](likelihood, marginals, batch.y, _noise(likelihood, batch, objective))
     value = (batch.weights * rows).sum()
-    if objective == "elbo":
-        value = value - prepared.moments.kl()
-    followed = value
-    if prior and isinstance(prepared.moments, HeldMoments):
-        followed = value + prior * prepared.moments.log_prior(prepared.gram)
-    if followed.requires_grad:
-        (-followed).backward(retain_graph=bool(learnt) and objective != "elbo")
-    if learnt and objective != "elbo":
-        rows = expected_log_prob(model.likelihood, marginals, batch.y, noise.get("elbo"))
-        bound = (batch.weights * rows).sum() - prepared.moments.kl()
-        for parameter, gradient in zip(learnt, torch.autograd.grad(-bound, learnt), strict=True):
-            parameter.grad = gradient
-    _check_finite(model, value)
-    return StepResult(value.detach(), Marginals(*(part.detach() for part in marginals)))
+    own = {id(parameter) for parameter in model.posterior.parameters()}
+    learnt = [number for number, parameter in enumerate(parameters) if id(parameter) in own]
+    prior, prior_gradients = moments.mean.new_zeros(()), None
+    if learnt or objective == "elbo":
+        kl = moments.kl()
+        prior_gradients = _gradients(kl, parameters, retain=True)
+        prior = -kl.detach() if objective == "elbo" else prior
+    elif q is not None and prior_share:
+        log_prior = q.moments(prepared.inverse).log_prior(prepared.gram)
+        prior_gradients = _gradients(-prior_share * log_prior, parameters, retain=True)
+    follows_elbo = bool(learnt) and objective != "elbo"  # q does, the others do not
+    gradients = _gradients(-value, parameters, retain=follows_elbo)
+    if follows_elbo:
+        rows = expected_log_prob(likelihood, marginals, batch.y, _noise(likelihood, batch, "elbo"))
+        data_term = (batch.weights * rows).sum()
+        for number, gradient in zip(learnt, _gradients(-data_term, [parameters[i] for i in learnt]), strict=True):
+            gradients[number] = gradient
+    constant = Marginals(*(part.detach() for part in marginals))
+    score = _score(likelihood, constant, batch, value.detach(), scored)
+    return Statistics(value.detach(), score, gradients, None, prior, prior_gradients)
 
 
-def draw(names: frozenset[str], marginals: Marginals, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Standard normal noise for the objectives that need it, the same for all: [S, K, B, Q]."""
-    if not names:
-        return {}
-    mean = marginals.mean
-    shape = (samples, *mean.shape)
-    noise = torch.randn(shape, dtype=mean.dtype, device=mean.device, generator=generator)
-    return dict.fromkeys(names, noise)
+def apply(
+    statistics: Statistics,
+    optimiser: Optimiser,
+    rates: Sequence[float],
+    q: Natural | None = None,
+    natural_rate: float = 1.0,
+) -> tuple[float, float]:
+    """Moves the optimiser's parameters and q, and gives the value and the score before that.
 
-
-def _check_finite(model: SparseGP, *tensors: Tensor) -> None:
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    total = sum(tensor.detach().double().sum() for tensor in (*tensors, *gradients))
-    if not torch.isfinite(torch.as_tensor(total)):
+    Raises NonFiniteError, before anything is changed, where the statistics are not finite.
+    """
+    gradients = statistics.gradients
+    if statistics.prior_gradients is not None:
+        gradients = [mine + prior for mine, prior in zip(gradients, statistics.prior_gradients, strict=True)]
+    parts = [statistics.prior, statistics.value, statistics.score, *(gradient.sum() for gradient in gradients)]
+    if statistics.sites is not None:
+        parts.append(statistics.sites.shift.sum())
+    prior, value, score, *rest = torch.stack([part.double() for part in parts]).tolist()  # waits for the device, once
+    if not torch.isfinite(torch.tensor([prior, value, score, sum(rest)])).all():
         raise NonFiniteError("the step's value or gradient is not finite")
+    if q is not None and statistics.sites is not None:
+        q.blend(statistics.sites, natural_rate)
+    optimiser.step(gradients, rates)
+    return value + prior, score
+
+
+def draw(model: SparseGP, num_rows: int, samples: int, generator: torch.Generator) -> Tensor:
+    """Standard normal noise, [S, K, B, Q]."""
+    shape = (samples, len(model.posterior.logits), num_rows, model.likelihood.num_latents)
+    return torch.randn(shape, dtype=model.dtype, device=model.device, generator=generator)
+
+
+def _noise(likelihood: Likelihood, batch: Batch, objective: str) -> Tensor | None:
+    return batch.noise if batch.monte_carlo or objective in likelihood.sampled else None
+
+
+@torch.no_grad()
+def _score(likelihood: Likelihood, marginals: Marginals, batch: Batch, value: Tensor, scored: bool) -> Tensor:
+    if not scored:
+        return value
+    rows = log_leave_one_out(likelihood, marginals, batch.y, _noise(likelihood, batch, "loo"))
+    return (batch.weights * rows).sum()
+
+
+def _gradients(loss: Tensor, parameters: Sequence[nn.Parameter], retain: bool = False) -> list[Tensor]:
+    if not loss.requires_grad:
+        return [torch.zeros_like(parameter) for parameter in parameters]
+    return list(torch.autograd.grad(loss, parameters, retain_graph=retain, allow_unused=True, materialize_grads=True))

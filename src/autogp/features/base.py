@@ -1,0 +1,94 @@
+"""What a feature map is, and maps applied one after the other."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from autogp.data import Source
+from autogp.model import apply_map
+
+__all__ = ["Chain", "FeatureMap", "Mapped", "as_map"]
+
+
+class FeatureMap(nn.Module):
+    """A module from rows [B, ...] to [B, D]. Any `torch.nn.Module` serves; this one declares what others need to know.
+
+    Parameters of the module are learnt with the kernel; one without any is frozen, and applied once to each row.
+    """
+
+    allows_missing: bool = False  # whether rows may hold NaN, which means that a value is missing
+    elementwise: bool = False  # cheap, and no narrower than the rows: applied batch by batch rather than kept
+    scaled_outputs: bool = False  # whether estimators hand it raw rows and scale what it gives, or scale its inputs
+
+    def fit(self, source: Source, seed: int = 0) -> "FeatureMap":
+        """Learns from rows, where the map has something to learn before training."""
+        return self
+
+    def origins(self, columns: Sequence[int | None]) -> list[int | None] | None:
+        """For each output the column of the data that it comes from, given those of the inputs; None if they mix."""
+        return None
+
+
+class Chain(FeatureMap):
+    """Maps applied in order.
+
+    >>> import torch
+    >>> from autogp.features import Scaling
+    >>> double = Scaling(torch.zeros(2), torch.full((2,), 0.5))
+    >>> Chain(double, double)(torch.ones(1, 2))
+    tensor([[4., 4.]])
+    """
+
+    def __init__(self, *maps: nn.Module):
+        super().__init__()
+        self.maps = nn.ModuleList(maps)
+
+    @property
+    def allows_missing(self) -> bool:
+        return bool(len(self.maps)) and as_map(self.maps[0]).allows_missing
+
+    @property
+    def scaled_outputs(self) -> bool:
+        return bool(len(self.maps)) and as_map(self.maps[-1]).scaled_outputs
+
+    def fit(self, source: Source, seed: int = 0) -> "Chain":
+        for number, each in enumerate(self.maps):
+            as_map(each).fit(Mapped(source, Chain(*self.maps[:number])), seed)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        for each in self.maps:
+            x = apply_map(each, x)
+        return x
+
+    def origins(self, columns: Sequence[int | None]) -> list[int | None] | None:
+        found: list[int | None] | None = list(columns)
+        for each in self.maps:
+            found = None if found is None else as_map(each).origins(found)
+        return found
+
+
+class Mapped:
+    """The rows of a source as a map gives them, computed whenever they are read."""
+
+    def __init__(self, source: Source, features: nn.Module):
+        self.source, self.features = source, features
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @torch.no_grad()
+    def rows(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        x, y = self.source.rows(indices)
+        return apply_map(self.features, torch.from_numpy(np.require(x, requirements=["C", "W"]))).numpy(), y
+
+
+class _Plain(FeatureMap):
+    """What is assumed of a module that declares nothing."""
+
+
+def as_map(module: nn.Module) -> FeatureMap:
+    """The module itself where it declares what it can do, else what is assumed of any module."""
+    return module if isinstance(module, FeatureMap) else _Plain()

@@ -1,0 +1,66 @@
+"""A frozen feature map is applied once to each row, and what it gives is kept."""
+
+import copy
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from autogp.data import ArraySource, Source, blocks
+from autogp.features.base import Chain, as_map
+from autogp.model import SparseGP, apply_map
+
+__all__ = ["apply_frozen"]
+
+MEMORY_BYTES = 2**30  # of features that are kept in memory; more go to disk
+
+
+def apply_frozen(model: SparseGP, *sources: Source) -> tuple[SparseGP, list[Source]]:
+    """The model behind the frozen maps at the start of its chain, and the sources as these maps give them.
+
+    The model that is returned shares all parameters with `model`: what it learns, `model` has learnt. Maps that are
+    elementwise stay with it where nothing before them has to be kept: they cost less than reading their result would.
+    """
+    maps = [] if model.features is None else list(_flattened(model.features))
+    count = next((i for i, each in enumerate(maps) if any(p.requires_grad for p in each.parameters())), len(maps))
+    if all(as_map(each).elementwise for each in maps[:count]):
+        return model, list(sources)
+    frozen, rest = Chain(*maps[:count]), maps[count:]
+    behind = copy.copy(model)
+    behind._modules = {**model._modules, "features": Chain(*rest) if rest else None}
+    return behind, [_applied(frozen, source, model) for source in sources]
+
+
+def _flattened(features: nn.Module) -> list[nn.Module]:
+    """The maps of chains within chains, in order."""
+    if not isinstance(features, Chain):
+        return [features]
+    return [inner for each in features.maps for inner in _flattened(each)]
+
+
+@torch.no_grad()
+def _applied(features: Chain, source: Source, model: SparseGP) -> ArraySource:
+    """phi(x) beside y, for all rows: in memory, or in a file that goes with the source."""
+    out, folder = None, None
+    dtype = np.dtype(str(model.dtype).removeprefix("torch."))
+    targets = []
+    for rows, x, y in blocks(source):
+        phi = apply_map(features, torch.from_numpy(np.require(x, requirements=["C", "W"])).to(model.device))
+        if out is None:
+            shape = (len(source), phi.shape[1])
+            if shape[0] * shape[1] * dtype.itemsize <= MEMORY_BYTES:
+                out = np.empty(shape, dtype)
+            else:
+                folder = Path(tempfile.mkdtemp(prefix="autogp-features-"))
+                out = np.memmap(folder / "features.bin", dtype, mode="w+", shape=shape)
+        out[rows] = phi.cpu().numpy()
+        targets.append(y)
+    assert out is not None
+    found = ArraySource(out, np.concatenate(targets))
+    if folder is not None:
+        weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
+    return found

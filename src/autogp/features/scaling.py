@@ -1,0 +1,57 @@
+"""Inputs shifted and scaled: each column by its own deviation, or all by one number."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from autogp.data import Summary
+from autogp.data.scaling import Affine
+from autogp.features.base import FeatureMap
+
+__all__ = ["Scaling"]
+
+
+class Scaling(Affine, FeatureMap):
+    """Inputs minus `shift`, divided by `scale`, both [D].
+
+    Rows may have any numeric type: what float32 holds exactly is computed in float32, all else in float64.
+
+    >>> scaling = Scaling(torch.tensor([10.0, 0.0]), torch.tensor([2.0, 1.0]))
+    >>> scaling(torch.tensor([[12, 3]], dtype=torch.uint8))
+    tensor([[1., 3.]])
+    """
+
+    elementwise = True
+
+    @classmethod
+    def from_summary(cls, summary: Summary, mode: Literal["standard", "global", "none"] = "standard") -> "Scaling":
+        """The scaling that fits the data summarised; columns that never vary become zero.
+
+        Arguments:
+            summary: From `summarise`.
+            mode: "standard" gives every column unit variance; "global" divides all columns by one number, the root of
+                their mean variance, as suits images; "none" leaves inputs as they are.
+
+        Example:
+            >>> from autogp.data import ArraySource, summarise
+            >>> summary = summarise(ArraySource([[1.0, 7.0], [3.0, 7.0]]))
+            >>> Scaling.from_summary(summary)(torch.tensor([[3.0, 7.0]]))
+            tensor([[1., 0.]])
+        """
+        shift, scale = summary.x.shift_and_scale()
+        if mode == "global":
+            scale = np.full_like(scale, float(np.sqrt(np.mean(summary.x.std**2))) or 1.0)
+        elif mode == "none":
+            shift, scale = np.zeros_like(shift), np.ones_like(scale)
+        elif mode != "standard":
+            raise ValueError(f"mode must be 'standard', 'global' or 'none', got {mode!r}")
+        return cls(torch.from_numpy(shift), torch.from_numpy(scale))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(x)
+
+    def origins(self, columns: Sequence[int | None]) -> list[int | None]:
+        return list(columns)
