@@ -49,7 +49,7 @@ STREAM_ROWS = 1_000  # absorbed at a time by partial_fit
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
 SAME_UNIT_COLUMNS = 16
 ONE_BATCH = 2_000  # rows
-NOISELESS_RATES = (0.5, 0.5)  # of natural gradients, where steps have no noise
+NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
 SHORT_PASS = 1e9  # multiplications
 
