@@ -134,9 +134,7 @@ def test_separate_kernels_of_equal_parameters_equal_the_shared_kernel(separate_k
     separate = SparseGP(kernel, Gaussian(3, variance=NOISE), z.repeat(3, 1, 1) if separate_inputs else z)
     natural_step(separate, torch.from_numpy(x), torch.from_numpy(y))
     assert bound(separate, x, y) == pytest.approx(bound(shared, x, y), rel=1e-11)
-    for found, expected in zip(
-        separate(torch.from_numpy(new))[1:3], shared(torch.from_numpy(new))[1:3], strict=True
-    ):
+    for found, expected in zip(separate(torch.from_numpy(new))[1:3], shared(torch.from_numpy(new))[1:3], strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
