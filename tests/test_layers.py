@@ -18,6 +18,7 @@ LAYERS = [
     "posteriors",
     "model",
     "objectives",
+    "printing",
     "storage",
     "data",
     "features",

@@ -9,14 +9,13 @@ import typer
 
 from autogp.cli.models import facts
 from autogp.cli.tasks import TaskFound, find_task
-from autogp.cli.terminal import Terminal
+from autogp.cli.terminal import RESUME, Terminal
 from autogp.cli.writing import check_writable
 from autogp.data import ArraySource, is_table, open_source
 from autogp.data.readers import column_names
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import describe
 from autogp.features import Columns
-from autogp.training import TrainingInterruptedError
 
 __all__ = ["fit_file"]
 
@@ -52,14 +51,12 @@ def fit_file(
     try:
         model.fit(source, found.y)
         model.save(out)
-    except TrainingInterruptedError as stop:
-        message = f"{str(stop).split(';')[0]}; go on with the same command and --resume"
-        raise TrainingInterruptedError(message, stop.exit_code) from None
     except BaseException as error:
-        if not list(folder.glob("step-*")):
-            shutil.rmtree(folder, ignore_errors=True)  # there is nothing to go on from
-        if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt("interrupted; nothing was saved") from None
+        saved = any(folder.glob("step-*"))
+        if not saved:
+            shutil.rmtree(folder, ignore_errors=True)
+        if type(error) is KeyboardInterrupt:  # in the middle of a step
+            raise KeyboardInterrupt(f"interrupted; {RESUME if saved else 'nothing was saved'}") from None
         raise
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -27,6 +27,7 @@ from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.model import Marginals, Predictor, SparseGP
 from autogp.objectives import expected_log_prob, log_leave_one_out, log_predictive
 from autogp.posteriors import Natural, Posterior
+from autogp.printing import escaped
 from autogp.training import (
     KERNELS,
     Callback,
@@ -74,6 +75,8 @@ class GPEstimator(BaseEstimator):
         "time_budget": [Interval(Real, 0, None, closed="neither"), None],
         "checkpoint": [str, PathLike, None],
         "random_state": ["random_state"],
+        "verbose": ["boolean", StrOptions({"auto"})],
+        "device": [str],
     }
 
     model_: SparseGP
@@ -460,7 +463,7 @@ class GPEstimator(BaseEstimator):
     def summary(self) -> None:
         """Prints what the model is: kernel, likelihood, posterior and scores."""
         check_is_fitted(self)
-        print(describe(self))
+        print(escaped(describe(self)))
 
     def save(self, path: Any) -> None:
         """Writes the model to one file, which `autogp.load_model` reads; no pickle, and never half a file."""
