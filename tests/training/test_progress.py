@@ -29,6 +29,7 @@ PROGRESS = Progress(
     seconds=70.0,
     seconds_left=163.4,
     skipped=0,
+    predictor=lambda: Problem("softmax").model().predictor(),
 )
 
 
