@@ -297,7 +297,7 @@ class _Run:
         state = self.state
         try:
             if self.validation is not None:
-                return state.snapshot(), validation_score(self.model, state.q, self.feed, self.validation)
+                return state.snapshot(), validation_score(self.model, state.kept, self.feed, self.validation)
             if state.held is not None:
                 with torch.no_grad():
                     self.model.prepare(state.held)  # raises where the kernel has no factor any more
@@ -325,7 +325,7 @@ class _Run:
             seconds=state.seconds,
             seconds_left=state.seconds * (1 / share - 1) if share < 1 else 0.0,
             skipped=state.skipped,
-            predictor=lambda: self.whole.predictor(state.q),
+            predictor=lambda: self.whole.predictor(state.kept),
         )
 
     def _check_loo(self, source: Source) -> None:
