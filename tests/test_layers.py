@@ -40,6 +40,7 @@ ALLOWED_IN_MATHEMATICS = {"autogp", "torch", "numpy"} | {
     "logging",
     "math",
     "numbers",
+    "operator",
     "typing",
 }
 ROOT = Path(autogp.__file__).parent

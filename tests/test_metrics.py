@@ -4,13 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, mean_squared_error
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, mean_squared_error, r2_score
 
 from autogp.metrics import (
     brier_score,
+    class_scores,
     error_rate,
     expected_calibration_error,
     negative_log_probability,
+    number_scores,
     standardised_squared_error,
 )
 
@@ -106,3 +108,33 @@ def test_lists_and_arrays_are_taken_alike_and_scores_are_plain_numbers():
         assert type(score) is float
         assert metric(labels.tolist(), probabilities.tolist()) == score
     assert type(standardised_squared_error([1.0, 2.0], [1.0, 2.5])) is float
+
+
+def test_scores_of_classes_are_each_of_the_metrics():
+    labels, probabilities = predictions(3)
+    assert class_scores(labels, probabilities) == {
+        "error": error_rate(labels, probabilities),
+        "nlp": negative_log_probability(labels, probabilities),
+        "brier": brier_score(labels, probabilities),
+        "calibration": expected_calibration_error(labels, probabilities),
+    }
+
+
+def test_scores_of_numbers_leave_missing_targets_and_constant_outputs_out():
+    generator = np.random.default_rng(0)
+    y = generator.normal(size=(200, 4)) * [1, 10, 100, 1] + 5
+    mean = y + generator.normal(size=y.shape) * [0.1, 3, 10, 1]
+    y[generator.random(y.shape) < 0.3] = math.nan
+    y[:, 3] = 7  # never varies: it has an error, and no share of a variance
+    low, high = mean - 1, mean + 1
+    found = number_scores(y, mean, np.array([-1.0, -3.0]), (low, high))
+    known = ~np.isnan(y)
+    each = [r2_score(y[k, p], mean[k, p]) for p, k in enumerate(known.T[:3])]
+    assert found["r2"] == pytest.approx(np.mean(each), rel=1e-12)
+    assert found["smse"] == pytest.approx(1 - np.mean(each), rel=1e-12)
+    assert found["rmse"] == pytest.approx(math.sqrt(mean_squared_error(y[known], mean[known])), rel=1e-12)
+    assert found["nlp"] == 2
+    assert found["coverage"] == np.mean((np.abs(y - mean) <= 1)[known])
+    assert all(type(value) is float for value in found.values())
+    assert set(number_scores(y[:, 0], mean[:, 0])) == {"smse", "r2", "rmse"}
+    assert all(math.isnan(value) for value in number_scores([math.nan], [1.0], interval=([0.0], [2.0])).values())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from autogp import InfiniteLOOError, MixturePosterior, SparseGP, elbo, loo, predictive
+from autogp import InfiniteLOOError, Posterior, SparseGP, elbo, loo, predictive
 from autogp.kernels import RBF
 from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, Network, Poisson, Softmax, StudentT
 from autogp.model import Marginals
@@ -46,7 +46,7 @@ def targets(likelihood: Likelihood, rows: int = ROWS) -> Tensor:
 def problem(name: str, components: int = COMPONENTS) -> tuple[SparseGP, Tensor, Tensor]:
     likelihood, generator = likelihoods()[name], torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, 2, dtype=torch.float64, generator=generator)
-    model = SparseGP(RBF(1.0, 0.8), likelihood, x[:5], MixturePosterior(likelihood.num_latents, 5, components))
+    model = SparseGP(RBF(1.0, 0.8), likelihood, x[:5], posterior=Posterior(likelihood.num_latents, 5, components))
     with torch.no_grad():
         for parameter in model.posterior.parameters():
             parameter.add_(0.5 * torch.randn(parameter.shape, dtype=torch.float64, generator=generator))
@@ -71,7 +71,7 @@ def leave_one_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise
 def test_reductions_of_samples_equal_brute_force(name):
     """sum_k pi_k mean_s l, -log sum_k pi_k mean_s exp(-l), log sum_k pi_k mean_s exp(l), number by number."""
     model, x, y = problem(name)
-    likelihood, marginals = model.likelihood, model.marginals(x)
+    likelihood, marginals = model.likelihood, model(x)
     y, noise = likelihood.check_targets(y), noise_for(marginals, samples=7)
     pi = marginals.log_weights.exp()
     expected = torch.zeros(3, ROWS, dtype=torch.float64)
@@ -92,7 +92,7 @@ def test_reductions_of_samples_equal_brute_force(name):
 @pytest.mark.parametrize("name", FINITE)
 def test_closed_forms_of_a_mixture_are_mixed_by_their_weights(name):
     model, x, y = problem(name)
-    likelihood, marginals = model.likelihood, model.marginals(x)
+    likelihood, marginals = model.likelihood, model(x)
     y, pi = likelihood.check_targets(y), marginals.log_weights.exp()[:, None]
     parts = [
         Marginals(torch.zeros(1, dtype=torch.float64), marginals.mean[[k]], marginals.variance[[k]], marginals.residual)
@@ -114,7 +114,7 @@ def test_closed_forms_of_a_mixture_are_mixed_by_their_weights(name):
 def test_leave_one_out_is_below_the_elbos_data_term_and_that_below_the_predictive(name):
     """Jensen twice: 1 / E[1/p] <= exp E[log p] <= E[p]."""
     model, x, y = problem(name)
-    arguments = (model.likelihood, model.marginals(x), model.likelihood.check_targets(y))
+    arguments = (model.likelihood, model(x), model.likelihood.check_targets(y))
     low, middle, high = (function(*arguments) for function in (leave_one_out, expected_log_prob, log_predictive))
     assert (low < middle).all()
     assert (middle < high).all()
@@ -124,7 +124,7 @@ def test_leave_one_out_is_below_the_elbos_data_term_and_that_below_the_predictiv
 def test_the_three_agree_where_q_has_no_spread(name):
     model, x, y = problem(name, components=1)
     likelihood, y = model.likelihood, model.likelihood.check_targets(y)
-    mean = model.marginals(x).mean
+    mean = model(x).mean
     marginals = Marginals(torch.zeros(1, dtype=torch.float64), mean, torch.full_like(mean, 1e-14), torch.tensor(0))
     for function in (expected_log_prob, leave_one_out, log_predictive):
         found = function(likelihood, marginals, y)
@@ -155,7 +155,7 @@ CASES = [(name, objective) for name in likelihoods() for objective in objectives
 def test_objectives_are_totals_of_their_rows(name, objective):
     model, x, y = problem(name)
     function = {"elbo": expected_log_prob, "loo": leave_one_out, "predictive": log_predictive}[objective]
-    rows = function(model.likelihood, model.marginals(x), model.likelihood.check_targets(y))
+    rows = function(model.likelihood, model(x), model.likelihood.check_targets(y))
     divergence = model.prepare().moments.kl() if objective == "elbo" else 0.0
     expected = rows.sum() - divergence
     torch.testing.assert_close(OBJECTIVES[objective](model, x, y), expected, rtol=1e-12, atol=1e-12)
@@ -225,7 +225,7 @@ def test_sampled_elbo_is_unbiased(name):
         model.kernel.log_variance.sub_(2.0)  # exp(f) of a wide f would need many more samples
         exact = elbo(model, x, y, num_data=50).item()
         found = elbo(model, x, y, num_data=50, samples=repeats, generator=torch.Generator().manual_seed(1)).item()
-        marginals = model.marginals(x)
+        marginals = model(x)
         f = marginals.mean + marginals.variance.sqrt() * noise_for(marginals, repeats, seed=1)
         data = marginals.log_weights.exp()[:, None] * likelihood.log_prob(f, likelihood.check_targets(y))  # [S, K, B]
         estimates = 50 / ROWS * data.sum((1, 2)) - model.prepare().moments.kl()
@@ -305,7 +305,7 @@ def test_a_q_as_wide_as_the_noise_has_no_leave_one_out(likelihood):
     model.posterior.precision.mul_(100)
     name = type(likelihood).__name__
     with pytest.raises(InfiniteLOOError, match=f"{name} likelihood: at 2 of 3 rows.*row 1, with variance 3") as caught:
-        leave_one_out(likelihood, model.marginals(x), likelihood.check_targets(torch.zeros(3)))
+        leave_one_out(likelihood, model(x), likelihood.check_targets(torch.zeros(3)))
     assert "predictive" in str(caught.value)
     assert torch.isfinite(predictive(model, x, torch.zeros(3)))
     assert torch.isfinite(loo(model, x[:1], torch.zeros(1)))

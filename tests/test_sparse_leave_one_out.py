@@ -35,7 +35,7 @@ def test_taking_a_row_out_of_q_equals_never_having_seen_it():
     for row in range(30):
         others = torch.arange(30) != row
         without = exact_model(x[others], y[others], z, noise=0.05)
-        expected = log_predictive(without.likelihood, without.marginals(x[row : row + 1]), y[row : row + 1])
+        expected = log_predictive(without.likelihood, without(x[row : row + 1]), y[row : row + 1])
         torch.testing.assert_close(found[row], expected[0], rtol=1e-8, atol=1e-8)
 
 
@@ -59,10 +59,10 @@ def test_a_row_of_which_q_knows_less_than_its_own_noise_is_refused():
     y = torch.sin(2 * x)
     y[7] = math.nan
     model = SparseGP(RBF(variance=2.0), Gaussian(variance=0.1), x[5:8])  # q is the prior
-    marginals = model.marginals(x)
+    marginals = model(x)
     with pytest.raises(InfiniteLOOError, match=r"at \d+ of 12 rows q\(f\) is too wide \(the first is row \d+"):
         model.likelihood.log_leave_one_out(*marginals, y)
-    rows = model.likelihood.log_leave_one_out(*model.marginals(x[7:8]), y[7:8])  # nothing to take out
+    rows = model.likelihood.log_leave_one_out(*model(x[7:8]), y[7:8])  # nothing to take out
     assert rows.tolist() == [0.0]
     (rows.sum() * 1.0).backward()
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)

@@ -70,7 +70,8 @@ def standardised_squared_error(targets: ArrayLike, mean: ArrayLike) -> float:
     >>> standardised_squared_error([1.0, 3.0], [2.0, 2.0])
     1.0
     """
-    return float(np.mean(mean_squared_error(targets, mean, multioutput="raw_values") / np.var(targets, axis=0)))
+    squared = mean_squared_error(targets, mean, multioutput="raw_values")
+    return float(np.mean(squared / np.var(np.asarray(targets), axis=0)))
 
 
 def class_scores(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, float]:
@@ -101,7 +102,7 @@ def number_scores(
     >>> number_scores([1.0, 3.0], [2.0, 3.0], interval=([0.0, 3.5], [2.0, 4.0]))
     {'smse': 0.5, 'r2': 0.5, 'rmse': 0.7071067811865476, 'coverage': 0.5}
     """
-    y, mean = (np.asarray(array, dtype=np.float64).reshape(len(array), -1) for array in (targets, mean))  # [N, P]
+    y, mean = (np.atleast_2d(np.asarray(array, dtype=np.float64).T).T for array in (targets, mean))  # [N, P]
     known = ~np.isnan(y)
     columns = [(y[rows, p], mean[rows, p]) for p, rows in enumerate(known.T)]
     ratios = [standardised_squared_error(true, said) for true, said in columns if len(true) and np.ptp(true) > 0]
@@ -109,7 +110,7 @@ def number_scores(
     rmse = math.sqrt(np.mean((y - mean)[known] ** 2)) if known.any() else math.nan
     found = {"smse": smse, "r2": 1 - smse, "rmse": rmse}
     if log_density is not None:
-        found["nlp"] = -float(np.mean(log_density))
+        found["nlp"] = -float(np.mean(np.asarray(log_density)))
     if interval is not None:
         low, high = (np.reshape(bound, y.shape)[known] for bound in interval)
         found["coverage"] = float(np.mean((low <= y[known]) & (y[known] <= high))) if known.any() else math.nan

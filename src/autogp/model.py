@@ -119,11 +119,15 @@ class SparseGP(nn.Module):
 
     def embed(self, x: Tensor) -> Tensor:
         """The inputs of the kernel, phi(x) [B, D], in the model's precision."""
+        if not isinstance(x, Tensor) or x.is_complex():
+            raise TypeError(f"x must be a tensor of real numbers, got {type(x).__name__}")
+        if len(x) == 0:
+            raise ValueError("x must have at least one row")
         phi = x if self.features is None else apply_map(self.features, x)
         columns = self.inducing_inputs.shape[-1]
-        if phi.ndim != 2 or phi.shape[1] != columns or len(phi) == 0 or phi.is_complex():
+        if phi.ndim != 2 or phi.shape[1] != columns:
             what = "x must have" if self.features is None else "features must give"
-            raise ValueError(f"{what} shape [N, {columns}] with N > 0, got {phi.dtype} {tuple(phi.shape)}")
+            raise ValueError(f"{what} shape [N, {columns}], got {tuple(phi.shape)}")
         return phi.to(self.dtype)
 
     def prepare(self, q: Variational | Moments | None = None) -> Prepared:
@@ -164,6 +168,7 @@ class SparseGP(nn.Module):
     def joint(self, x: Tensor) -> Joint:
         """q(f) at the rows of x [R, ...] together, with their covariances: b = A'm, Kxx - A'A + A'SA, in float64."""
         phi = self.embed(x).to(torch.float64)  # the rounding of float32 can exceed what the data leave of the variance
+        check_finite(x=phi)
         prepared = self.prepare()
         moments = prepared.moments
         basis, _ = self.basis(phi, prepared)
@@ -243,12 +248,10 @@ class Predictor:
     @torch.no_grad()
     def chunks(self, x: Tensor, chunk_size: int | None = None) -> Iterator[tuple[slice, Marginals]]:
         """q(f) at any number of rows, a chunk at a time: memory does not grow with the number of rows."""
-        chunk_size = chunk_size or self.chunk_rows
+        chunk_size = self.chunk_rows if chunk_size is None else chunk_size
         if chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-        if len(x) == 0:
-            raise ValueError("x must have at least one row")
-        for start in range(0, len(x), chunk_size):
+        for start in range(0, max(len(x), 1), chunk_size):
             rows = slice(start, min(start + chunk_size, len(x)))
             yield rows, self(x[rows])
 
@@ -262,7 +265,7 @@ class Predictor:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Marginals:
         """q(f) at each row of x, all at once."""
-        return self.at(self._model.embed(x.to(self._model.device)))
+        return self.at(self._model.embed(x.to(self._model.device) if isinstance(x, Tensor) else x))
 
     @torch.no_grad()
     def at(self, phi: Tensor) -> Marginals:

@@ -44,13 +44,13 @@ def describe_parameters(module: nn.Module, *axes: str) -> list[str]:
 
     >>> from autogp.kernels import RBF
     >>> describe_parameters(RBF(lengthscale=[1.0, 2.0], variance=3.0), "function", "column")
-    ['lengthscale 1 to 2 (one per column)', 'variance 3']
+    ['lengthscale 1 to 2 (per column)', 'variance 3']
     """
     found = []
     for name, log in module.named_parameters(recurse=False):
         if name.startswith("log_"):
             several = [axis for axis, size in zip(axes, log.shape, strict=False) if size > 1]
-            words = f" (one per {' and '.join(several)})" if several else ""
+            words = f" (per {' and '.join(several)})" if several else ""
             found.append(f"{name.removeprefix('log_').replace('_', ' ')} {describe_range(log.exp())}{words}")
     return found
 

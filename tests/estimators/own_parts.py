@@ -41,6 +41,8 @@ class Laplace(Likelihood):
 class Ordinal(Likelihood):
     """Three classes in order, between two thresholds on one function."""
 
+    num_classes = 3
+
     def log_prob(self, f, y):
         edges = f.new_tensor([-torch.inf, -1.0, 1.0, torch.inf])
         below, above = edges[y] - f[..., 0], edges[y + 1] - f[..., 0]

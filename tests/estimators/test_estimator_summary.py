@@ -37,7 +37,7 @@ def test_the_summary_is_a_table_of_words_and_numbers(capsys):
     assert lines[0] == "GPRegressor"
     found = {line[2:16].strip(): line[17:] for line in lines[1:]}
     assert found["data"] == "200 rows, 3 columns, 1 output"
-    assert re.match(r"Matern52: lengthscale \S+ to \S+ \(one per column\), variance \S+, of scaled", found["kernel"])
+    assert re.match(r"Matern52: lengthscale \S+ to \S+ \(per column\), variance \S+$", found["kernel"])
     assert found["relevance"].count("%") == 3
     assert found["likelihood"].startswith("Gaussian, noise of standard deviation ")
     assert found["posterior"] == "a Gaussian over 1 function at 20 inducing inputs"
@@ -50,11 +50,19 @@ def test_the_summary_is_a_table_of_words_and_numbers(capsys):
     ("model", "targets", "words"),
     [
         (GPClassifier(5, max_epochs=2), np.where(y > 0, "up", "down"), ["2 classes (down, up)", "Bernoulli, logit"]),
-        (GPClassifier(5, max_epochs=2, share_kernel=False), np.arange(200) % 3, ["3 functions", "(one per function and column)"]),
+        (
+            GPClassifier(5, max_epochs=2, share_kernel=False),
+            np.arange(200) % 3,
+            ["3 functions", "(per function and column)"],
+        ),
         (GPClassifier(5, max_epochs=2, n_components=3), y > 0, ["a mixture of 3 Gaussians"]),
         (GPRegressor(5, max_epochs=2, likelihood="student_t"), y, ["noise of scale", "degrees of freedom"]),
         (GPRegressor(5, max_epochs=2, likelihood="poisson"), np.arange(200) % 9, ["base rate", "infinite"]),
-        (GPRegressor(5, max_epochs=2, likelihood="network"), np.stack([y, y], 1), ["2 outputs", "Network, noise of standard deviation"]),
+        (
+            GPRegressor(5, max_epochs=2, likelihood="network"),
+            np.stack([y, y], 1),
+            ["2 outputs", "Network, noise of standard deviation"],
+        ),
         (GPRegressor(5, max_epochs=2, kernel="linear"), y, ["Linear"]),
         (GPRegressor(5, max_epochs=2, kernel="arccosine"), y, ["degree 1, depth 3"]),
     ],

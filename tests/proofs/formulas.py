@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from autogp import SparseGP
+from autogp.posteriors import Natural, Sites
 
 __all__ = ["collapsed_bound", "exact_posterior", "log_evidence", "log_normal", "natural_step", "rbf"]
 
@@ -42,7 +43,7 @@ def collapsed_bound(kzz: Array, kzx: Array, kxx: Array, y: Array, noise: float) 
 
 
 def natural_step(model: SparseGP, x: Tensor, y: Tensor, rate: float = 1.0, num_data: int | None = None) -> None:
-    """One natural-gradient step of q on the evidence lower bound of the rows given."""
+    """One natural-gradient step of q on the ELBO of the rows given."""
     y = model.likelihood.check_targets(y)
     with torch.no_grad():
         prepared = model.prepare()
@@ -50,4 +51,7 @@ def natural_step(model: SparseGP, x: Tensor, y: Tensor, rate: float = 1.0, num_d
         marginals = model.marginals(x, prepared)
     mean = marginals.mean[0]
     alpha, beta = model.likelihood.expected_derivatives(mean, marginals.variance[0], y)
-    model.posterior.natural_step(basis, mean, alpha, beta, rate, (num_data or len(x)) / len(x))
+    weights = torch.full((len(x),), (num_data or len(x)) / len(x), dtype=mean.dtype)
+    q = Natural.of(model.posterior)
+    q.blend(Sites.of_rows(basis, mean, alpha, beta, weights), rate)
+    model.posterior.set_natural(q)

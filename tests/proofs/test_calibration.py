@@ -47,7 +47,7 @@ def simulations(request) -> Simulations:
         natural_step(model, torch.from_numpy(x), torch.from_numpy(y[:ROWS]))
         at_new = torch.from_numpy(new)
         with torch.no_grad():
-            marginals, joint = model.marginals(at_new), model.joint(at_new[:3])
+            marginals, joint = model(at_new), model.joint(at_new[:3])
         draws = model.sample(at_new, DRAWS, generator).numpy()  # [S, R, Q]
         prediction = model.predict(at_new)
         truth = f[ROWS:]  # [R, Q]

@@ -56,7 +56,7 @@ def test_posterior_with_inducing_at_data_equals_exact_posterior(seed):
         NOISE,
     )
     model = fitted(x, y, z=x)
-    marginals, joint = model.marginals(torch.from_numpy(new)), model.joint(torch.from_numpy(new))
+    marginals, joint = model(torch.from_numpy(new)), model.joint(torch.from_numpy(new))
     prediction = model.predict(torch.from_numpy(new))
     for found, expected in (
         (marginals.mean[0, :, 0], mean),
@@ -111,9 +111,9 @@ def test_several_outputs_are_the_sum_of_independent_processes():
     apart = [fitted(x, y[:, [output]], x[:15]) for output in range(3)]
     alone = sum(bound(model, x, y[:, [output]]) for output, model in enumerate(apart))
     assert bound(together, x, y) == pytest.approx(alone, rel=1e-12)
-    joint = together.marginals(torch.from_numpy(new))
+    joint = together(torch.from_numpy(new))
     for output, model in enumerate(apart):
-        single = model.marginals(torch.from_numpy(new))
+        single = model(torch.from_numpy(new))
         torch.testing.assert_close(joint.mean[..., [output]], single.mean, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(joint.variance[..., [output]], single.variance, rtol=1e-10, atol=1e-12)
 
@@ -135,7 +135,7 @@ def test_separate_kernels_of_equal_parameters_equal_the_shared_kernel(separate_k
     natural_step(separate, torch.from_numpy(x), torch.from_numpy(y))
     assert bound(separate, x, y) == pytest.approx(bound(shared, x, y), rel=1e-11)
     for found, expected in zip(
-        separate.marginals(torch.from_numpy(new))[1:3], shared.marginals(torch.from_numpy(new))[1:3], strict=True
+        separate(torch.from_numpy(new))[1:3], shared(torch.from_numpy(new))[1:3], strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 

@@ -74,7 +74,7 @@ def test_loo_of_the_model_with_inducing_at_data_equals_the_textbook(seed):
     x, y = (torch.from_numpy(part) for part in regression(seed))
     model = SparseGP(RBF(LENGTHSCALE, VARIANCE), Gaussian(variance=NOISE), x)
     natural_step(model, x, y)
-    found = model.likelihood.log_leave_one_out(*model.marginals(x), y[:, None]).detach().numpy()
+    found = model.likelihood.log_leave_one_out(*model(x), y[:, None]).detach().numpy()
     np.testing.assert_allclose(found, textbook(x.numpy(), y.numpy()), rtol=0, atol=1e-8)
     assert loo(model, x, y).item() == pytest.approx(textbook(x.numpy(), y.numpy()).sum(), abs=1e-7)
 
@@ -104,13 +104,13 @@ def loo_and_retrained(model: SparseGP, x: Tensor, y: Tensor) -> tuple[Tensor, Te
     likelihood = model.likelihood
     targets = likelihood.check_targets(y)
     converge(model, x, y)
-    marginals = model.marginals(x)
+    marginals = model(x)
     expected = []
     for n in range(len(x)):
         others = torch.arange(len(x)) != n
         without = copy.deepcopy(model)
         converge(without, x[others], y[others])
-        expected.append(log_predictive(likelihood, without.marginals(x[[n]]), targets[[n]]))
+        expected.append(log_predictive(likelihood, without(x[[n]]), targets[[n]]))
     return (
         likelihood.log_leave_one_out(*marginals, targets),
         torch.cat(expected),

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 
-from autogp import MixturePosterior
+from autogp import Posterior
 from autogp.moments import Moments
-from autogp.posteriors import HeldPosterior
+from autogp.posteriors import Held
 
 SAMPLES = 40_000
 
 
-def mixture(components: int, diagonal: bool, seed: int, latents: int = 2, inducing: int = 4) -> MixturePosterior:
+def mixture(components: int, diagonal: bool, seed: int, latents: int = 2, inducing: int = 4) -> Posterior:
     """A random mixture; the seed also decides how far its components are apart and how narrow they are."""
     generator = torch.Generator().manual_seed(seed)
-    posterior = MixturePosterior(latents, inducing, components, diagonal)
+    posterior = Posterior(latents, inducing, components, diagonal)
     apart, narrow = [(0.3, -0.7), (1.0, -1.0), (3.0, -1.5)][seed % 3]
     with torch.no_grad():
         for parameter in posterior.parameters():
@@ -29,11 +29,11 @@ def mixture(components: int, diagonal: bool, seed: int, latents: int = 2, induci
     return posterior
 
 
-def moments(posterior: MixturePosterior) -> Moments:
+def moments(posterior: Posterior) -> Moments:
     return posterior.moments(torch.eye(posterior.mean.shape[-1], dtype=torch.float64)[None])
 
 
-def components_of(posterior: MixturePosterior) -> MultivariateNormal:
+def components_of(posterior: Posterior) -> MultivariateNormal:
     """Batch of the components [K, Q], built from the parameters without the library."""
     root = torch.diag_embed(posterior.log_scale.exp())
     if posterior.lower is not None:
@@ -41,12 +41,12 @@ def components_of(posterior: MixturePosterior) -> MultivariateNormal:
     return MultivariateNormal(posterior.mean, scale_tril=root)
 
 
-def prior_of(posterior: MixturePosterior) -> Independent:
+def prior_of(posterior: Posterior) -> Independent:
     return Independent(Normal(torch.zeros_like(posterior.mean[0, 0]), 1.0), 1)
 
 
 @torch.no_grad()
-def monte_carlo(posterior: MixturePosterior, seed: int) -> tuple[float, float]:
+def monte_carlo(posterior: Posterior, seed: int) -> tuple[float, float]:
     """KL(q || p) and its standard error, by as many samples from each component, weighted by pi.
 
     KL(q || p) = sum_k pi_k (KL(q_k || p) + E_k[log q - log q_k]): what is sampled hardly varies.
@@ -66,13 +66,13 @@ def monte_carlo(posterior: MixturePosterior, seed: int) -> tuple[float, float]:
     return value.item(), (pi.square() * torch.stack(variances)).sum().sqrt().item()
 
 
-def convexity(posterior: MixturePosterior) -> Tensor:
+def convexity(posterior: Posterior) -> Tensor:
     """sum_k pi_k KL(q_k || p)."""
     pi = torch.softmax(posterior.logits, 0)
     return (pi * kl_divergence(components_of(posterior), _wide(posterior)).sum(-1)).sum()
 
 
-def jensen(posterior: MixturePosterior) -> Tensor:
+def jensen(posterior: Posterior) -> Tensor:
     """sum_k pi_k log sum_l pi_l N(m_k; m_l, S_k + S_l) - sum_k pi_k [log N(m_k; 0, I) - tr S_k / 2]: the paper's."""
     parts, pi = components_of(posterior), torch.softmax(posterior.logits, 0)
     covariance = parts.covariance_matrix
@@ -90,7 +90,7 @@ def jensen(posterior: MixturePosterior) -> Tensor:
     return total
 
 
-def _wide(posterior: MixturePosterior) -> MultivariateNormal:
+def _wide(posterior: Posterior) -> MultivariateNormal:
     size = posterior.mean.shape[-1]
     return MultivariateNormal(torch.zeros(size, dtype=torch.float64), torch.eye(size, dtype=torch.float64))
 
@@ -190,7 +190,7 @@ def test_kl_of_q_of_u_is_that_of_q_of_v(components, diagonal):
     factor = torch.randn(1, 4, 4, dtype=torch.float64, generator=generator).tril(-1) + torch.diag(
         torch.tensor([2.0, 0.5, 1.5, 0.1], dtype=torch.float64)
     )
-    held = HeldPosterior(moments(posterior), factor).moments(torch.linalg.inv(factor))
+    held = Held.of(moments(posterior), factor).moments(torch.linalg.inv(factor))
     assert held.kl().item() == pytest.approx(moments(posterior).kl().item(), rel=1e-10)
     if components == 1:
         exact = kl_divergence(

@@ -9,10 +9,10 @@ import torch
 from formulas import collapsed_bound, natural_step, rbf
 from torch import Tensor
 
-from autogp import GaussianPosterior, MixturePosterior, SparseGP, elbo, loo, predictive
+from autogp import GaussianPosterior, Posterior, SparseGP, elbo, loo, predictive
 from autogp.kernels import RBF
 from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softmax, StudentT
-from autogp.posteriors import HeldPosterior
+from autogp.posteriors import Held
 
 LENGTHSCALE, VARIANCE, NOISE = 0.9, 1.3, 0.2
 
@@ -66,9 +66,9 @@ def scatter(posterior: GaussianPosterior, generator: torch.Generator) -> None:
 
 
 def with_mixture(model: SparseGP) -> SparseGP:
-    """The same model, its q held by a MixturePosterior of one component."""
+    """The same model, its q held by a Posterior of one component."""
     moments = model.prepare().moments
-    mixture = MixturePosterior(*moments.mean.shape[1:])
+    mixture = Posterior(*moments.mean.shape[1:])
     root = torch.linalg.cholesky(moments.covariance())
     with torch.no_grad():
         mixture.mean.copy_(moments.mean)
@@ -83,7 +83,7 @@ def slopes(model: SparseGP, x: Tensor, y: Tensor) -> Tensor:
     """Gradient of the bound with respect to the mean and the root of q."""
     mixture = with_mixture(model)
     posterior = mixture.posterior
-    assert isinstance(posterior, MixturePosterior)
+    assert isinstance(posterior, Posterior)
     parameters = [posterior.mean, posterior.log_scale, posterior.lower]
     return torch.cat([part.flatten() for part in torch.autograd.grad(elbo(mixture, x, y), parameters)])
 
@@ -234,7 +234,7 @@ def test_clipping_keeps_the_precision_positive_definite_where_log_p_is_not_conca
     for _ in range(50):
         with torch.no_grad():
             basis, _ = model.basis(x, model.prepare())
-            marginals = model.marginals(x)
+            marginals = model(x)
         _, beta = model.likelihood.expected_derivatives(marginals.mean[0], marginals.variance[0], y[:, None])
         assert (beta > 0).any()  # convex somewhere
         target = torch.eye(20, dtype=torch.float64) - 2 * (basis[0] * beta[:, 0]) @ basis[0].T
@@ -248,7 +248,7 @@ def test_clipping_keeps_the_precision_positive_definite_where_log_p_is_not_conca
 def held(model: SparseGP) -> SparseGP:
     prepared = model.prepare()
     copied = copy.deepcopy(model)
-    copied.posterior = HeldPosterior(prepared.moments, prepared.factor)
+    copied.posterior = Held.of(prepared.moments, prepared.factor)
     return copied
 
 
@@ -270,7 +270,7 @@ def test_whitened_and_held_posteriors_of_equal_moments_agree(name):
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_a_held_mixture_agrees_with_the_mixture(diagonal):
     model, x, y = problem("bernoulli, logit")
-    model.posterior = MixturePosterior(1, 10, num_components=3, diagonal=diagonal, spread=0.7)
+    model.posterior = Posterior(1, 10, num_components=3, diagonal=diagonal, spread=0.7)
     with torch.no_grad():
         model.posterior.logits.copy_(torch.tensor([0.3, -0.5, 0.1]))
         model.posterior.log_scale.copy_(0.5 * torch.randn(3, 1, 10, generator=torch.Generator().manual_seed(3)))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from autogp import MixturePosterior, SparseGP, elbo
+from autogp import Posterior, SparseGP, elbo
 from autogp.kernels import RBF
 from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, Poisson, Softmax
 from autogp.model import Marginals
@@ -39,7 +39,7 @@ def likelihood(inputs: dict[str, Any]) -> Likelihood:
 def build(inputs: dict[str, Any]) -> SparseGP:
     mean = torch.tensor(inputs["q_mu"], dtype=torch.float64)
     root = torch.tensor(inputs["q_sqrt"], dtype=torch.float64)
-    posterior = MixturePosterior(*mean.shape)
+    posterior = Posterior(*mean.shape)
     with torch.no_grad():
         posterior.mean.copy_(mean[None])
         posterior.log_scale.copy_(root.diagonal(dim1=-2, dim2=-1).log()[None])
@@ -72,7 +72,7 @@ def bound(model: SparseGP, x: Tensor, y: Tensor, noise: Tensor | None, num_data:
 def gradients(model: SparseGP, value: Tensor) -> dict[str, Tensor]:
     """Derivatives by lengthscale, variance, Z, q_mu, q_sqrt and noise variance themselves."""
     posterior = model.posterior
-    assert isinstance(posterior, MixturePosterior)
+    assert isinstance(posterior, Posterior)
     value.backward()
     found = {
         "lengthscales": (model.kernel.log_lengthscale.grad / model.kernel.lengthscale)[0],
@@ -117,7 +117,7 @@ def test_elbo_and_kl_equal_the_peers(peer, problem):
     close(bound(model, x[:batch], y[:batch], noise, num_data=len(x)), values["elbo_batch"])
     close(model.prepare().moments.kl(), values["kl"])
     targets = model.likelihood.check_targets(y)
-    close(expected_log_prob(model.likelihood, model.marginals(x), targets, noise), values["expected_log_lik"])
+    close(expected_log_prob(model.likelihood, model(x), targets, noise), values["expected_log_lik"])
 
 
 @pytest.mark.parametrize("peer", PEERS)
@@ -138,7 +138,7 @@ def test_gradients_of_elbo_equal_the_peers(peer, problem):
 def test_predictions_equal_the_peers(peer, problem):
     inputs, values = REFERENCE[peer][problem]["inputs"], REFERENCE[peer][problem]["values"]
     model, (x, y), (_, noise) = build(inputs), rows(inputs, "_test"), stored_noise(inputs)
-    marginals = model.marginals(x)
+    marginals = model(x)
     close(marginals.mean[0], values["f_mean"])
     close(marginals.variance[0], values["f_var"])
     targets = model.likelihood.check_targets(y)

@@ -49,7 +49,7 @@ STREAM_ROWS = 1_000  # absorbed at a time by partial_fit
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
 SAME_UNIT_COLUMNS = 16
 ONE_BATCH = 2_000  # rows
-NOISELESS_RATES = (0.5, 0.5)  # of natural gradients, where steps have no noise
+NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
 SHORT_PASS = 1e9  # multiplications
 
@@ -153,7 +153,7 @@ class GPEstimator(BaseEstimator):
         vars(fresh).update(parameters)
         return fresh
 
-    def _become(self, fitted: Self) -> Self:
+    def _become(self, fitted: Any) -> Self:
         vars(self).clear()
         vars(self).update(vars(fitted))
         return self
@@ -246,18 +246,20 @@ class GPEstimator(BaseEstimator):
             "callbacks": callbacks,
             "verbose": self.verbose,
         }
-        before: list[dict[str, Any]] = []
-        folder = self.checkpoint
+        histories = []
         if self._all_at_once(model, len(rows), settings):
-            history = train_exact(model, rows, replace(settings, objective="elbo"), **common)
-            before = history.rows
-        if not before or settings.objective != "elbo":
-            history = train(model, rows, settings, **common, folder=folder, resume=folder is not None)
-        else:
-            before = []
-        self.history_ = [*before, *(_after(before[-1], row) for row in history.rows)] if before else history.rows
-        self.best_epoch_ = len(before) + history.best_epoch
-        self.stopped_ = history.stopped
+            histories.append(train_exact(model, rows, replace(settings, objective="elbo"), **common))
+        if not histories or settings.objective != "elbo":
+            folder = self.checkpoint
+            histories.append(train(model, rows, settings, **common, folder=folder, resume=folder is not None))
+        self.history_: list[dict[str, Any]] = []
+        for history in histories:
+            before = self.history_[-1] if self.history_ else {"epoch": 0, "step": 0, "seconds": 0.0}
+            self.best_epoch_ = before["epoch"] + history.best_epoch
+            self.history_ += [
+                row | {name: before[name] + row[name] for name in ("epoch", "step", "seconds")} for row in history.rows
+            ]
+            self.stopped_ = history.stopped
 
     def _all_at_once(self, model: SparseGP, count: int, settings: Settings) -> bool:
         """Whether q has a closed form and a pass over all rows is short: then nothing beats L-BFGS, and a run takes so
@@ -464,8 +466,3 @@ class GPEstimator(BaseEstimator):
         """Writes the model to one file, which `autogp.load_model` reads; no pickle, and never half a file."""
         check_is_fitted(self)
         save_estimator(self, path)
-
-
-def _after(last: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a history that goes on where another ended."""
-    return row | {name: last[name] + row[name] for name in ("epoch", "step", "seconds")}

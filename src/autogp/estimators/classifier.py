@@ -255,6 +255,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
         count = len(self.classes_)
         if isinstance(self.likelihood, Likelihood):
+            kind, expected = type(self.likelihood).__name__, self.likelihood.num_classes
+            if expected != count:
+                raise ValueError(f"y has {count} classes, but the likelihood {kind} has num_classes={expected}")
             return copy.deepcopy(self.likelihood), None
         name = self.likelihood
         if name == "auto":

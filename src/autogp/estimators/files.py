@@ -135,21 +135,20 @@ def _restore(
     estimator._varies = tensors["varies"].numpy()
     for name in SCORES:
         setattr(estimator, name, float(tensors[name]))
-    latents = model.likelihood.num_latents
     if description["estimator"] == "GPClassifier":
         kind, labels = description["classes"]["kind"], description["classes"]["labels"]
         if not all(type(label) is LABEL_KINDS[kind] for label in labels) or len(set(labels)) != len(labels):
             raise ValueError("the class labels are not of their kind")
-        if targets is not None or len(labels) not in ({2} if latents == 1 else {latents}):
-            raise ValueError(f"{len(labels)} classes do not fit {latents} latent functions")
+        if targets is not None or len(labels) != model.likelihood.num_classes:
+            raise ValueError(f"{len(labels)} classes do not fit the likelihood's {model.likelihood.num_classes}")
         estimator.classes_ = np.array(labels, dtype=object if kind == "O" else None)
         if not np.array_equal(np.unique(estimator.classes_), estimator.classes_):
             raise ValueError("the class labels are not in order")
     else:
         outputs = description["outputs"]
         estimator._single, estimator.n_outputs_ = outputs is None, 1 if outputs is None else _count(outputs)
-        predicted = model.predict(model.inducing_inputs[0, :1].detach().to(model.precision)).mean.shape[1]
-        if predicted != estimator.n_outputs_ or (targets is not None and len(targets.shift) != predicted):
+        expected = model.likelihood.num_outputs
+        if expected != estimator.n_outputs_ or (targets is not None and len(targets.shift) != expected):
             raise ValueError(f"{estimator.n_outputs_} outputs do not fit the likelihood")
     estimator.history_ = _history(description["history_objectives"], tensors)
 

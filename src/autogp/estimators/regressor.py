@@ -216,6 +216,11 @@ class GPRegressor(RegressorMixin, GPEstimator):
             likelihood = Poisson(outputs, rate=torch.from_numpy(summary.y.mean).clamp_min(1e-3))
         else:
             likelihood = Gaussian(outputs, variance=0.1)
+        if likelihood.num_outputs != outputs:
+            name = type(likelihood).__name__
+            raise ValueError(
+                f"y has {outputs} outputs, but the likelihood {name} has num_outputs={likelihood.num_outputs}"
+            )
         return likelihood, TargetScaler.from_summary(summary) if likelihood.affine_targets else None
 
 

@@ -45,7 +45,7 @@ def described_facts(estimator: "GPEstimator") -> list[tuple[str, str]]:
     model, scaler = estimator.model_, estimator.target_scaler_
     return [
         ("data", _data(estimator)),
-        ("kernel", f"{model.kernel.describe()}, of scaled inputs"),
+        ("kernel", model.kernel.describe()),
         *(("relevance", text) for text in _relevance(estimator)),
         ("likelihood", model.likelihood.describe(1.0 if scaler is None else scaler.scale)),
         ("posterior", _posterior(estimator)),

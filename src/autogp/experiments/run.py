@@ -98,7 +98,9 @@ def _train(
     started = time.monotonic()
     pace, curve = Pace(), Curve(data, folder) if run.experiment.curve else None
     callbacks = [pace.stop, *([] if curve is None else [curve]), pace.start]
-    estimator = run.experiment.estimator(**run.arguments(time_budget), checkpoint=folder, verbose=verbose)
+    estimator = run.experiment.estimator(
+        **run.arguments(time_budget), checkpoint=None if folder is None else str(folder), verbose=verbose
+    )
     estimator.fit(data.x_train, data.y_train, callbacks=callbacks)
     fitted = time.monotonic()
     found = scores(estimator, data.x_test, data.y_test)

@@ -46,11 +46,11 @@ class Chain(FeatureMap):
         self.maps = nn.ModuleList(maps)
 
     @property
-    def allows_missing(self) -> bool:
+    def allows_missing(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return bool(len(self.maps)) and as_map(self.maps[0]).allows_missing
 
     @property
-    def scaled_outputs(self) -> bool:
+    def scaled_outputs(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return bool(len(self.maps)) and as_map(self.maps[-1]).scaled_outputs
 
     def fit(self, source: Source, seed: int = 0) -> "Chain":

@@ -1,6 +1,7 @@
 """Sums and products of kernels, written `a + b` and `a * b`."""
 
-import math
+from functools import reduce
+from operator import add, mul
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,19 +25,17 @@ class _Combined(Kernel):
 
     def relevance(self) -> Tensor | None:
         parts = [part for kernel in self.kernels if (part := kernel.relevance()) is not None]
-        return sum(parts[1:], parts[0]) if parts else None
+        return reduce(add, parts) if parts else None
 
 
 class Sum(_Combined):
     """k = k_1 + k_2 + ...: functions that are sums of independent functions."""
 
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
-        first, *rest = (kernel.gram(x, z) for kernel in self.kernels)
-        return sum(rest, first)
+        return reduce(add, (kernel.gram(x, z) for kernel in self.kernels))
 
     def diag(self, x: Tensor) -> Tensor:
-        first, *rest = (kernel.diag(x) for kernel in self.kernels)
-        return sum(rest, first)
+        return reduce(add, (kernel.diag(x) for kernel in self.kernels))
 
     def describe(self) -> str:
         return " + ".join(kernel.describe() for kernel in self.kernels)
@@ -46,12 +45,10 @@ class Product(_Combined):
     """k = k_1 * k_2 * ...: similar only where every factor finds the points similar."""
 
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
-        first, *rest = (kernel.gram(x, z) for kernel in self.kernels)
-        return math.prod(rest, start=first)
+        return reduce(mul, (kernel.gram(x, z) for kernel in self.kernels))
 
     def diag(self, x: Tensor) -> Tensor:
-        first, *rest = (kernel.diag(x) for kernel in self.kernels)
-        return math.prod(rest, start=first)
+        return reduce(mul, (kernel.diag(x) for kernel in self.kernels))
 
     def describe(self) -> str:
         return " * ".join(f"({kernel.describe()})" for kernel in self.kernels)

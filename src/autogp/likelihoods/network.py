@@ -62,7 +62,7 @@ class Network(Likelihood):
     ) -> tuple[Tensor, Tensor]:
         if noise is None:
             return super().expected_derivatives(mean, variance, y)
-        # With r_i = y_i - sum_j W_ij g_j, log p has the slopes r_i g_j / s_i by W_ij and sum_i r_i W_ij / s_i by g_j, and
+        # With r_i = y_i - sum_j W_ij g_j the slopes of log p are r_i g_j / s_i by W_ij and sum_i r_i W_ij / s_i by g_j,
         # the second derivatives -g_j^2 / s_i and -sum_i W_ij^2 / s_i. Autograd takes ten times as long.
         missing = torch.isnan(y)
         y, precision = torch.where(missing, 0.0, y), torch.where(missing, 0.0, 1 / self.variance.to(mean.dtype))

@@ -61,7 +61,7 @@ def _two_dimensional(values: np.ndarray) -> np.ndarray:
 
 def _names(held: HeldOut) -> list[str]:
     outputs = held.y.shape[1]
-    names = getattr(held.estimator, "target_names_", None)
+    names = held.estimator.target_names_
     if names is not None and len(names) == outputs:
         return [str(name) for name in names]
     return ["the target"] if outputs == 1 else [f"output {number + 1}" for number in range(outputs)]

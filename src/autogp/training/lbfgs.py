@@ -18,7 +18,7 @@ from autogp.training.feed import Feed, device_named, validation_score
 from autogp.training.progress import Callback, Progress, showing
 from autogp.training.schedule import Settings
 from autogp.training.state import History
-from autogp.training.step import FAILURES, Batch
+from autogp.training.step import FAILURES, Batch, gradients_of
 
 __all__ = ["collapsed_elbo", "train_exact"]
 
@@ -102,9 +102,7 @@ def train_exact(
         except FAILURES:
             return REFUSED, np.zeros_like(vector)
         value = -value / feed.total_weight
-        gradients = (
-            torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True) if parameters else ()
-        )
+        gradients = gradients_of(value, parameters) if parameters else []
         gradient = np.concatenate([np.zeros(0), *(each.cpu().numpy().ravel() for each in gradients)])
         if not math.isfinite(value.item() + gradient.sum()):
             return REFUSED, np.zeros_like(vector)

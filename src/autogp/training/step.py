@@ -19,7 +19,7 @@ from autogp.objectives import ROWS, expected_log_prob, log_leave_one_out
 from autogp.posteriors import LARGE, Held, Natural, Sites
 from autogp.training.optimisers import Optimiser
 
-__all__ = ["FAILURES", "Batch", "NonFiniteError", "Statistics", "apply", "draw", "gradient_statistics",
+__all__ = ["FAILURES", "Batch", "NonFiniteError", "Statistics", "apply", "draw", "gradient_statistics", "gradients_of",
            "natural_statistics"]  # fmt: skip
 
 VALUE_SAMPLES = 10
@@ -105,7 +105,7 @@ def natural_statistics(
     return Statistics(
         value.detach(),
         _score(likelihood, constant, batch, value.detach(), scored),
-        _gradients(-followed, parameters),
+        gradients_of(-followed, parameters),
         Sites.of_rows(basis.detach(), constant.mean[0], alpha[0], beta[0], batch.weights),
         prior,
         None,
@@ -137,17 +137,17 @@ def gradient_statistics(
     prior, prior_gradients = moments.mean.new_zeros(()), None
     if learnt or objective == "elbo":
         kl = moments.kl()
-        prior_gradients = _gradients(kl, parameters, retain=True)
+        prior_gradients = gradients_of(kl, parameters, retain=True)
         prior = -kl.detach() if objective == "elbo" else prior
     elif q is not None and prior_share:
         log_prior = q.moments(prepared.inverse).log_prior(prepared.gram)
-        prior_gradients = _gradients(-prior_share * log_prior, parameters, retain=True)
+        prior_gradients = gradients_of(-prior_share * log_prior, parameters, retain=True)
     follows_elbo = bool(learnt) and objective != "elbo"  # q does, the others do not
-    gradients = _gradients(-value, parameters, retain=follows_elbo)
+    gradients = gradients_of(-value, parameters, retain=follows_elbo)
     if follows_elbo:
         rows = expected_log_prob(likelihood, marginals, batch.y, _noise(likelihood, batch, "elbo"))
         data_term = (batch.weights * rows).sum()
-        for number, gradient in zip(learnt, _gradients(-data_term, [parameters[i] for i in learnt]), strict=True):
+        for number, gradient in zip(learnt, gradients_of(-data_term, [parameters[i] for i in learnt]), strict=True):
             gradients[number] = gradient
     constant = Marginals(*(part.detach() for part in marginals))
     score = _score(likelihood, constant, batch, value.detach(), scored)
@@ -198,7 +198,7 @@ def _score(likelihood: Likelihood, marginals: Marginals, batch: Batch, value: Te
     return (batch.weights * rows).sum()
 
 
-def _gradients(loss: Tensor, parameters: Sequence[nn.Parameter], retain: bool = False) -> list[Tensor]:
+def gradients_of(loss: Tensor, parameters: Sequence[nn.Parameter], retain: bool = False) -> list[Tensor]:
     if not loss.requires_grad:
         return [torch.zeros_like(parameter) for parameter in parameters]
     return list(torch.autograd.grad(loss, parameters, retain_graph=retain, allow_unused=True, materialize_grads=True))
