@@ -154,7 +154,7 @@ class _Run:
             self._update(step, x, y, phase, progress)
             state.step = step + 1
             state.seconds = time.monotonic() - started
-            epoch_end = state.step % self.batches.steps_per_epoch == 0
+            epoch_end = state.step % self.batches.steps_per_epoch == 0 or state.step == self.total_steps
             out_of_time = self.settings.time_budget is not None and state.seconds >= self.settings.time_budget
             if epoch_end or out_of_time:
                 stop = self._end_epoch(phase, progress)
@@ -207,7 +207,8 @@ class _Run:
             if state.held is None and state.natural is not None:
                 found = natural_statistics(self.model, batch, objective, optimiser.parameters, state.natural, scored)
                 rate = state.step_scale * max(phase.natural_rate(progress), 1 / (step + 1))
-                value, score = apply(found, optimiser, rates, state.natural, rate)
+                q = state.natural if "posterior" in phase.trainable else None
+                value, score = apply(found, optimiser, rates, q, rate)
             else:
                 found = gradient_statistics(
                     self.model, batch, objective, optimiser.parameters, state.held, phase.prior, scored

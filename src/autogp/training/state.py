@@ -140,8 +140,8 @@ class RunState:
         self.load(self.best)
         if self.held is not None:
             self.model.posterior.set_moments(*self._whitened(self.held))
-        elif self.natural is not None:
-            self.model.posterior.set_natural(self.natural)
+        elif self.natural is not None and not _equal(vars(self.natural), vars(Natural.of(self.model.posterior))):
+            self.model.posterior.set_natural(self.natural)  # else it would change by rounding
 
     @torch.no_grad()
     def _whitened(self, held: Held) -> tuple[Tensor, Tensor]:
