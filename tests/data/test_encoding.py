@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from autogp.data import TableEncoder, Unseen, as_table
 from autogp.data.encoding import EncoderFit
+from autogp.features import Columns
 
 NAN = float("nan")
 TABLE = pa.table(
@@ -30,13 +31,13 @@ TABLE = pa.table(
 
 def columns(encoder: TableEncoder) -> list[str]:
     """Names of what a kernel sees."""
-    features = encoder.features()
+    features = Columns.of(encoder)
     return encoder.used if features is None else features.columns
 
 
 def encoded(encoder: TableEncoder, table: pa.Table, **options: Any) -> np.ndarray:
     """What a kernel sees."""
-    x, features = encoder.transform(table, **options), encoder.features()
+    x, features = encoder.transform(table, **options), Columns.of(encoder)
     return x if features is None else features(torch.from_numpy(x)).numpy()
 
 
@@ -76,7 +77,7 @@ def test_complete_numbers_pass_through_unchanged() -> None:
     table = pa.table(list(values.T), names=["a", "b", "c"])
     encoder = TableEncoder.fit(table.to_batches(max_chunksize=7))
     assert encoder.plain
-    assert encoder.features() is None
+    assert Columns.of(encoder) is None
     assert encoder.notes == []
     np.testing.assert_array_equal(encoder.transform(table), values)
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from autogp.data import ArraySource, open_source, readers, tables
+from autogp.features import Columns
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def save(frame: pd.DataFrame, path: Path) -> None:
 def features(source: ArraySource) -> np.ndarray:
     """What a kernel sees."""
     assert source.encoder is not None
-    columns = source.encoder.features()
+    columns = Columns.of(source.encoder)
     assert columns is not None
     return columns(torch.from_numpy(np.array(source.x))).numpy()
 

@@ -61,7 +61,7 @@ def test_images_of_bytes_stay_bytes_and_share_one_scale():
     images[:, :3] = 0  # a dark edge
     label = images[:, :32].mean(1) > images[:, 32:].mean(1)
     model = classifier(max_epochs=30).fit(images, label)
-    assert len(model.input_scaler_.scale.unique()) == 1
+    assert len(model.model_.features.maps[0].scale.unique()) == 1
     assert model.score(images, label) > 0.9
 
 

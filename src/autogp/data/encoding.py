@@ -141,6 +141,18 @@ class TableEncoder:
             out[:, columns] = kind.encode(parts, table, unseen, first_row, place)
         return out
 
+    def require(self, names: Sequence[str], place: str = "") -> None:
+        """Raises `ValueError` where a column that the encoder uses is not among `names`, or twice."""
+        found = set(names)
+        lacking = [name for name in self.used if name not in found]
+        if lacking:
+            some = "is no column" if len(lacking) == 1 else "are no columns"
+            raise ValueError(
+                f"{place}there {some} {_listed(lacking)}, which the model was trained with; "
+                f"there are {_listed(list(names))}"
+            )
+        _refuse_repeated(self.used, names, place)
+
     @property
     def plain(self) -> bool:
         """Whether the table's columns are the array's columns, unchanged."""

@@ -23,7 +23,7 @@ class Columns(FeatureMap):
     Arguments:
         inputs: For each map the columns of x that it takes; together all columns, each once.
         maps: Feature maps from [B, c] to [B, d], such as `Numbers` and `Categories`, that know the `origins` of their
-            outputs, and have their names as `columns`.
+            outputs. They have `names`, those of their c inputs, and `columns`, those of their d outputs.
 
     Attributes:
         columns: Names of the D outputs.
@@ -50,7 +50,7 @@ class Columns(FeatureMap):
         self.maps = nn.ModuleList(maps)
         grouped = [column for chosen in self.inputs for column in chosen]
         pairs: Any = list(zip(self.inputs, maps, strict=True))
-        fitting = all(set(each.origins(range(len(chosen)))) == set(range(len(chosen))) for chosen, each in pairs)
+        fitting = all(len(chosen) == len(each.names) for chosen, each in pairs)
         if not fitting or not grouped or sorted(grouped) != list(range(len(grouped))):
             raise ValueError(f"inputs must name every column once, as many as each map takes, got {self.inputs}")
         origins: list[int] = [origin for chosen, each in pairs for origin in each.origins(chosen)]
