@@ -48,7 +48,7 @@ LIKELIHOODS = {
 
 
 class Problem:
-    """Rows to learn from and rows to be judged by, for the likelihood of this name."""
+    """Training rows and test rows, for the likelihood of this name."""
 
     def __init__(self, name: str, seed: int = 0):
         generator = np.random.default_rng(seed)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from autogp.data import InputScaler, open_source, summarise
+from autogp.data import open_source, summarise
+from autogp.features import Scaling
 from autogp.likelihoods import Softmax
 from autogp.model import SparseGP
 from autogp.training import Settings, start_inducing_inputs, start_kernel, train
@@ -39,9 +40,9 @@ def test_training_from_five_gigabytes_needs_less_than_one_and_a_half(tmp_path: P
 
     before = private_memory()
     source = open_source(tmp_path / "x.npy", tmp_path / "y.npy")
-    scaler = InputScaler.from_summary(summarise(source, max_rows=20_000), "global")
+    scaler = Scaling.from_summary(summarise(source, max_rows=20_000), "global")
     inducing = start_inducing_inputs(source, 100, scaler, by_class=True)
-    model = SparseGP(start_kernel("rbf", source, scaler), Softmax(10), inducing)
+    model = SparseGP(start_kernel("rbf", source, scaler), Softmax(10), inducing, scaler)
     peak, steps = 0, 0
 
     def watch(progress) -> bool:
@@ -50,7 +51,7 @@ def test_training_from_five_gigabytes_needs_less_than_one_and_a_half(tmp_path: P
         return steps == 300
 
     torch.set_num_threads(2)
-    train(model, source, Settings(max_epochs=1), input_scaler=scaler, callbacks=[watch])
+    train(model, source, Settings(max_epochs=1), callbacks=[watch])
     print(f"peak {peak / GIGABYTE:.2f} GB over {steps} steps")
     assert steps == 300
     assert peak < 1.5 * GIGABYTE

@@ -1,5 +1,6 @@
 """Our optimisers are PyTorch's, to the bit, but for what they load."""
 
+import itertools
 import subprocess
 import sys
 
@@ -18,27 +19,41 @@ from autogp.training.optimisers import Adam, RMSProp
     ids=["Adam", "RMSProp"],
 )
 def test_steps_are_those_of_pytorchs_classes(ours, theirs):
-    start = [torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
-    shares, results = [1.0, 0.25], []
+    start = [torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    shares, results = [1.0, 0.25, 0.0], []
     for kind in (ours, theirs):
         parameters = [torch.nn.Parameter(part.clone()) for part in start]
-        optimiser = kind(parameters, shares) if kind is ours else kind([{"params": [part]} for part in parameters])
+        optimiser = kind(parameters if kind is ours else [{"params": [part]} for part in parameters])
         for step in range(6):
-            optimiser.zero_grad()
-            assert all(parameter.grad is None for parameter in parameters)
-            (parameters[0].square() * (step + 1)).sum().backward()
-            if step > 2:  # a parameter may get its first gradient later
-                parameters[1].exp().sum().backward()
-            rate = 0.1 / (step + 1)
+            gradients = [(step + 1) * parameters[0].detach(), parameters[1].detach().exp(), torch.ones(4, 3).double()]
+            rates = [share * 0.1 / (step + 1) for share in shares]
             if kind is ours:
-                optimiser.step(rate)
-            else:
-                for group, share in zip(optimiser.param_groups, shares, strict=True):
-                    group["lr"] = share * rate
-                optimiser.step()
+                optimiser.step(gradients, rates)
+                continue
+            for parameter, gradient, group, rate in zip(
+                parameters, gradients, optimiser.param_groups, rates, strict=True
+            ):
+                parameter.grad, group["lr"] = gradient, rate
+            optimiser.step()
         results.append(parameters)
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
-    assert not torch.equal(results[0][1], start[1])
+    assert [torch.equal(end, begin) for end, begin in zip(results[0], start, strict=True)] == [False, False, True]
+
+
+@pytest.mark.parametrize("kind", [Adam, RMSProp])
+def test_the_layout_of_parameters_and_gradients_in_memory_makes_no_difference(kind):
+    """Autograd gives transposed gradients, and those of a sum as one number for all."""
+    start, weights = (torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    results = []
+    for transposed, as_they_come in itertools.product((False, True), repeat=2):
+        parameters = [torch.nn.Parameter(start.mT.clone().mT if transposed else start.clone()) for _ in range(2)]
+        gradients = [weights.mT.contiguous().mT, torch.ones(()).expand(3, 4)]
+        optimiser = kind(parameters)
+        for _ in range(3):
+            optimiser.step(gradients if as_they_come else [each.contiguous() for each in gradients], [0.1, 0.1])
+        results.append(parameters)
+    for found in results[1:]:
+        torch.testing.assert_close(found, results[0], rtol=1e-6, atol=1e-7)
 
 
 def test_training_does_not_load_the_compiler_nor_symbolic_algebra():

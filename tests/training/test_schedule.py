@@ -7,18 +7,20 @@ import pytest
 import torch
 from learnable import Problem, held_out_score
 
-from autogp import GaussianPosterior, InfiniteLOOError, MixturePosterior
-from autogp.posteriors import HeldPosterior
-from autogp.training import Phase, Settings, loop, phases, state, train
+from autogp import InfiniteLOOError, Posterior, SparseGP
+from autogp.training import Phase, Settings, loop, state, train
+from autogp.training.schedule import PARTS
 
 
-def lengths(**changes) -> list[tuple[str, int]]:
-    return [(phase.objective, phase.steps) for phase in phases(Settings(**changes), steps_per_epoch=1)]
+def phases(steps_per_epoch: int = 1, **changes) -> list[tuple[str, int, bool]]:
+    """Objective, steps and whether q(u) is held."""
+    found = Settings(**changes).phases(steps_per_epoch)
+    return [(phase.objective, phase.steps(steps_per_epoch), phase.hold) for phase in found]
 
 
-def test_bound_and_predictive_density_have_one_phase():
-    assert phases(Settings(objective="elbo", max_epochs=7), 10) == [Phase("elbo", 70, hold=False)]
-    assert phases(Settings(objective="predictive", max_epochs=7), 10) == [Phase("predictive", 70, hold=False)]
+@pytest.mark.parametrize("objective", ["elbo", "predictive"])
+def test_elbo_and_predictive_density_have_one_phase(objective):
+    assert phases(10, objective=objective, max_epochs=7) == [(objective, 70, False)]
 
 
 @pytest.mark.parametrize(
@@ -34,8 +36,8 @@ def test_bound_and_predictive_density_have_one_phase():
 )
 @pytest.mark.parametrize("objective", ["loo", "predictive"])
 def test_the_objective_comes_last_and_each_phase_has_a_step(objective, epochs, share, expected):
-    found = phases(Settings(objective=objective, max_epochs=epochs, held_share=share), steps_per_epoch=3)
-    assert found == [Phase("elbo", expected[0], hold=False), Phase(objective, expected[1], hold=True)]
+    found = phases(3, objective=objective, max_epochs=epochs, held_share=share)
+    assert found == [("elbo", expected[0], False), (objective, expected[1], True)]
 
 
 @pytest.mark.parametrize(
@@ -51,19 +53,20 @@ def test_the_objective_comes_last_and_each_phase_has_a_step(objective, epochs, s
     ],
 )
 def test_turns_alternate_end_with_leave_one_out_and_take_all_epochs_and_no_more(epochs, cycle, expected):
-    found = lengths(objective="loo", max_epochs=epochs, loo_cycle=cycle)
-    assert found == list(zip(["elbo", "loo"] * (len(expected) // 2), expected, strict=True))
+    found = phases(objective="loo", max_epochs=epochs, loo_cycle=cycle)
+    turns = [("elbo", False), ("loo", True)] * (len(expected) // 2)
+    assert found == [(objective, steps, hold) for (objective, hold), steps in zip(turns, expected, strict=True)]
     assert sum(expected) == epochs
 
 
 def test_turns_are_counted_in_epochs():
-    found = phases(Settings(objective="loo", max_epochs=5, loo_cycle=1), steps_per_epoch=10)
-    assert [phase.steps for phase in found] == [20, 10, 10, 10]
+    found = phases(10, objective="loo", max_epochs=5, loo_cycle=1)
+    assert [steps for _, steps, _ in found] == [20, 10, 10, 10]
 
 
 def test_one_step_is_too_few_for_two_phases():
     with pytest.raises(ValueError, match="objective='loo' has two phases, and max_epochs=1 is one step"):
-        phases(Settings(objective="loo", max_epochs=1), steps_per_epoch=1)
+        phases(objective="loo", max_epochs=1)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,7 @@ def test_one_step_is_too_few_for_two_phases():
         ({"objective": "map"}, "objective must be one of elbo, loo, predictive, got 'map'"),
         ({"optimiser": "sgd"}, "optimiser must be one of natural, rmsprop"),
         ({"max_epochs": 0}, "max_epochs must be positive or None, got 0"),
-        ({"batch_size": -1}, "batch_size must be positive, got -1"),
+        ({"batch_size": -1}, "batch_size must be positive or None, got -1"),
         ({"learning_rate": math.nan}, "learning_rate must be positive, got nan"),
         ({"kernel_rate": 0.0}, "kernel_rate must be positive, got 0.0"),
         ({"patience": 0}, "patience must be positive or None, got 0"),
@@ -82,6 +85,9 @@ def test_one_step_is_too_few_for_two_phases():
         ({"batch_size": 50.5}, "batch_size must be a whole number, got 50.5"),
         ({"seed": 2**32}, "seed must lie between 0 and 2\\^31 - 1, got 4294967296"),
         ({"held_share": 1.0}, r"held_share must lie in \[0, 1\), got 1.0"),
+        ({"held_prior": -1.0}, "held_prior must be a finite number, none negative, got -1.0"),
+        ({"plan": []}, r"plan must be a list of phases, at least one, got \(\)"),
+        ({"plan": ["elbo"]}, "plan must be a list of phases"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(change, text):
@@ -89,26 +95,45 @@ def test_settings_that_cannot_work_are_refused_by_name(change, text):
         Settings(**change)
 
 
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"objective": "map"}, "objective must be one of elbo, loo, predictive, got 'map'"),
+        ({"epochs": 0}, "epochs must be a positive number, got 0"),
+        ({"epochs": math.inf}, "epochs must be a positive number, got inf"),
+        ({"rates": {"kernels": 0.1}}, "a model has the parts features, .*; 'kernels' is none of them"),
+        ({"trainable": ("z",)}, "'z' is none of them"),
+        ({"rates": {"kernel": 0.0}}, "rates must be positive"),
+        ({"natural_rates": (0.1, 2.0)}, r"natural_rates must be two numbers in \(0, 1\]"),
+        ({"prior": -1.0}, "prior must be a finite number, none negative"),
+    ],
+)
+def test_phases_that_cannot_work_are_refused_by_name(change, text):
+    with pytest.raises(ValueError, match=text):
+        Phase(**change)
+
+
 def test_step_sizes_rise_at_first_and_fall_to_the_end():
-    settings = Settings(learning_rate=0.1, held_learning_rate=0.01, natural_rates=(0.4, 0.1))
-    free, held = Phase("elbo", 5), Phase("loo", 5, hold=True)
-    assert [settings.learning_rate_at(free, share, 99) for share in (0, 0.5)] == pytest.approx([0.1, 0.05])
-    rising = [settings.learning_rate_at(free, 0.0, taken) for taken in (0, 2, 29, 30)]
-    assert rising == pytest.approx([0.1 / 30, 0.01, 0.1, 0.1])
-    assert settings.learning_rate_at(free, 0.125, 2) == pytest.approx(0.05 * 0.5 * (1 + math.cos(math.pi / 8)))  # short
-    assert settings.learning_rate_at(free, 1.0, 99) == pytest.approx(0, abs=1e-15)
-    assert settings.learning_rate_at(held, 0.0, 99) == 0.01
-    assert [settings.natural_rate_at(share) for share in (0, 0.5, 1)] == pytest.approx([0.4, 0.2, 0.1])
-    constant = Settings(learning_rate=0.1, decay=False)
-    assert [constant.learning_rate_at(free, share, 0) for share in (0, 0.5, 1)] == [0.1] * 3
+    settings = Settings(
+        "loo", max_epochs=10, learning_rate=0.1, held_learning_rate=0.01, kernel_rate=0.5, natural_rates=(0.4, 0.1)
+    )
+    free, held = settings.phases(1)
+    assert {part: free.rate(part) for part in PARTS} == dict.fromkeys(PARTS, 0.1) | {"kernel": 0.05}
+    assert {part: held.rate(part) for part in PARTS} == dict.fromkeys(PARTS, 0.01) | {"kernel": 0.005}
+    assert [free.share(progress, 99) for progress in (0, 0.5)] == pytest.approx([1, 0.5])
+    assert [free.share(0.0, taken) for taken in (0, 2, 29, 30)] == pytest.approx([1 / 30, 0.1, 1, 1])
+    assert free.share(0.125, 2) == pytest.approx(0.5 * 0.5 * (1 + math.cos(math.pi / 8)))  # a short phase
+    assert free.share(1.0, 99) == pytest.approx(0, abs=1e-15)
+    assert [free.natural_rate(progress) for progress in (0, 0.5, 1)] == pytest.approx([0.4, 0.2, 0.1])
+    (constant,) = Settings(decay=False).phases(1)
+    assert [constant.share(progress, 0) for progress in (0, 0.5, 1)] == [1.0] * 3
 
 
 # -- q(u) is held, and released --------------------------------------------------------------------------------------
 
 POSTERIORS = {
-    "natural": lambda latents, size: GaussianPosterior(latents, size),
-    "mixture": lambda latents, size: MixturePosterior(latents, size, num_components=2),
-    "mixture of one": lambda latents, size: MixturePosterior(latents, size),
+    "natural": lambda latents, size: Posterior(latents, size),
+    "mixture": lambda latents, size: Posterior(latents, size, num_components=2),
 }
 
 
@@ -119,10 +144,9 @@ def test_holding_and_releasing_q_of_u_leave_predictions_unchanged(posterior, sha
     model = problem.model(shared, torch.float64, posterior=POSTERIORS[posterior](3, len(problem.z)))
     x = torch.from_numpy(problem.test.x)
     seen: dict[int, torch.Tensor] = {}
-    kinds: dict[int, type] = {}
 
     def look(progress):
-        seen[progress.step], kinds[progress.step] = model.predict(x).mean, type(model.posterior)
+        seen[progress.step] = progress.predictor().predict(x).mean
 
     still = Settings(
         objective="loo",
@@ -133,7 +157,6 @@ def test_holding_and_releasing_q_of_u_leave_predictions_unchanged(posterior, sha
         held_learning_rate=1e-300,  # so that holding alone could change anything
     )
     train(model, problem.source, still, callbacks=[look])
-    assert [kinds[step] for step in (6, 7, 12)] == [type(model.posterior), HeldPosterior, HeldPosterior]
     for step in (7, 12):
         torch.testing.assert_close(seen[step], seen[6], rtol=0, atol=1e-8)
     torch.testing.assert_close(model.predict(x).mean, seen[6], rtol=0, atol=1e-8)
@@ -153,7 +176,7 @@ def test_what_is_learnt_while_q_of_u_is_held_survives_its_release(posterior):
         learning_rate=0.02,
         held_learning_rate=0.02,
     )
-    look = [lambda progress: seen.append(model.predict(x).mean) if progress.epoch_end else None]
+    look = [lambda progress: seen.append(progress.predictor().predict(x).mean) if progress.epoch_end else None]
     history = train(model, problem.source, settings, callbacks=look)
     assert (seen[3] - seen[-1]).abs().max() > 1e-3  # the phase did something
     assert history.best_epoch > 4
@@ -163,7 +186,7 @@ def test_what_is_learnt_while_q_of_u_is_held_survives_its_release(posterior):
 def test_released_diagonals_are_what_was_scored():
     """L^-1 S L^-T is not diagonal once L has moved: the score must be that of the diagonal which stays."""
     problem = Problem("softmax")
-    model = problem.model(posterior=MixturePosterior(3, len(problem.z), diagonal=True))
+    model = problem.model(posterior=Posterior(3, len(problem.z), diagonal=True))
     settings = Settings(
         objective="loo", max_epochs=16, batch_size=65, learning_rate=0.05, held_learning_rate=0.1, decay=False
     )
@@ -171,19 +194,22 @@ def test_released_diagonals_are_what_was_scored():
     assert held_out_score(model, problem.test) == pytest.approx(history.best_score, abs=1e-4)
 
 
-def test_the_paper_trains_a_mixture_by_rmsprop_in_turns(monkeypatch):
+@pytest.mark.parametrize("components", [1, 2])
+def test_the_paper_trains_by_rmsprop_in_turns(components, monkeypatch):
     monkeypatch.setattr(state, "Adam", None)
     problem = Problem("softmax")
-    model = problem.model(posterior=MixturePosterior(3, len(problem.z)))
+    model = problem.model(posterior=Posterior(3, len(problem.z), components))
     before = held_out_score(model, problem.test)
-    kinds = []
+    seen = []
     settings = Settings.paper(
         objective="loo", max_epochs=24, loo_cycle=6, batch_size=65, samples=10, learning_rate=0.02
     )
     assert (settings.optimiser, settings.decay) == ("rmsprop", False)
-    look = [lambda progress: kinds.append((progress.objective, type(model.posterior))) if progress.epoch_end else None]
+    look = [lambda progress: seen.append(model.posterior.mean.detach().clone()) if progress.epoch_end else None]
     history = train(model, problem.source, settings, callbacks=look)
-    assert kinds == ([("elbo", MixturePosterior)] * 6 + [("loo", HeldPosterior)] * 6) * 2
+    assert [row["objective"] for row in history.rows] == (["elbo"] * 6 + ["loo"] * 6) * 2
+    assert not torch.equal(seen[0], seen[5])  # by ordinary gradients
+    assert all(torch.equal(held, seen[5]) for held in seen[6:12])
     assert [row["learning_rate"] for row in history.rows] == ([0.02] * 6 + [0.003] * 6) * 2
     assert held_out_score(model, problem.test) > before + 0.3
 
@@ -192,22 +218,7 @@ def test_the_papers_own_numbers():
     settings = Settings.paper()
     assert (settings.learning_rate, settings.held_learning_rate) == (0.003, 0.003)
     assert (settings.batch_size, settings.samples, settings.loo_cycle) == (1000, 100, 100)
-    assert lengths(objective="loo", max_epochs=settings.max_epochs, loo_cycle=100) == [("elbo", 100), ("loo", 100)]
-
-
-def test_ordinary_gradients_cannot_move_a_posterior_in_natural_form():
-    problem = Problem("gaussian")
-    with pytest.raises(TypeError, match=r"cannot move a GaussianPosterior.*give the model a MixturePosterior"):
-        train(problem.model(), problem.source, Settings.paper())
-
-
-def test_held_posterior_does_not_learn():
-    problem = Problem("gaussian")
-    model = problem.model()
-    prepared = model.prepare()
-    model.posterior = HeldPosterior(prepared.moments, prepared.factor)
-    with pytest.raises(TypeError, match="a held posterior does not learn"):
-        train(model, problem.source)
+    assert [phase.epochs for phase in Settings.paper(objective="loo").phases(7)] == [100, 100]
 
 
 def test_patience_counts_in_the_last_phase_only():
@@ -228,7 +239,7 @@ def test_patience_counts_in_the_last_phase_only():
 
 
 def test_every_objective_can_be_followed_in_the_same_step():
-    assert phases(Settings(objective="loo", max_epochs=5, held_share=0), 1) == [Phase("loo", 5)]
+    assert phases(objective="loo", max_epochs=5, held_share=0) == [("loo", 5, False)]
     problem = Problem("logit")
     history = train(problem.model(), problem.source, Settings(objective="loo", max_epochs=5, held_share=0))
     assert {row["objective"] for row in history.rows} == {"loo"}
@@ -266,8 +277,7 @@ def test_likelihoods_without_leave_one_out_are_refused_before_the_first_step(nam
 def test_leave_one_out_that_stays_infinite_says_so_instead_of_diverging(batch_size):
     """q is wider than the noise far from the inducing inputs: no step size helps (two components: out of q(f))."""
     problem = Problem("gaussian")
-    model = problem.model()
-    model.posterior = MixturePosterior(*model.posterior.shift.shape, num_components=2)
+    model = problem.model(posterior=Posterior(1, 12, num_components=2))
     with torch.no_grad():
         model.likelihood.log_variance.fill_(math.log(1e-3))
     model.inducing_inputs.data.fill_(50.0).add_(torch.arange(12.0)[:, None])
@@ -276,7 +286,6 @@ def test_leave_one_out_that_stays_infinite_says_so_instead_of_diverging(batch_si
     )
     with pytest.raises(InfiniteLOOError, match=r"rows q\(f\) is too wide"):
         train(model, problem.source, settings)
-    assert isinstance(model.posterior, MixturePosterior)
 
 
 @pytest.mark.parametrize("batch_size", [260, 87])  # one step an epoch, and three
@@ -292,9 +301,9 @@ def test_leave_one_out_that_becomes_infinite_goes_back_and_on_with_smaller_steps
 
 
 def test_a_run_of_open_length_makes_at_least_thirty_epochs_and_a_thousand_steps():
-    assert phases(Settings(), steps_per_epoch=60) == [Phase("elbo", 30 * 60)]
-    assert phases(Settings(), steps_per_epoch=2) == [Phase("elbo", 1000)]
-    assert phases(Settings(), steps_per_epoch=1) == [Phase("elbo", 300)]
+    assert phases(60) == [("elbo", 30 * 60, False)]
+    assert phases(2) == [("elbo", 1000, False)]
+    assert phases(1) == [("elbo", 300, False)]
 
 
 # -- borders ---------------------------------------------------------------------------------------------------------
@@ -307,18 +316,18 @@ def test_phases_change_at_their_step_be_it_within_an_epoch(epochs, share):
     objectives = []
     history = train(problem.model(), problem.source, settings, callbacks=[lambda now: objectives.append(now.objective)])
     steps = len(objectives) // epochs
-    first, last = phases(settings, steps)
-    assert first.steps == round(epochs * steps * (1 - share))
-    assert first.steps % steps
-    assert objectives == ["elbo"] * first.steps + ["loo"] * last.steps
+    first, last = (phase.steps(steps) for phase in settings.phases(steps))
+    assert first == round(epochs * steps * (1 - share))
+    assert first % steps
+    assert objectives == ["elbo"] * first + ["loo"] * last
     assert [row["objective"] for row in history.rows] == [objectives[(n + 1) * steps - 1] for n in range(epochs)]
 
 
 def test_the_epoch_in_which_phases_change_tells_of_the_second_alone(monkeypatch):
     problem = Problem("logit")
     results = []
-    step = loop.gradient_step  # of the second phase; the first takes natural steps
-    monkeypatch.setattr(loop, "gradient_step", lambda *args: results.append(step(*args)) or results[-1])
+    statistics = loop.gradient_statistics  # of the second phase; the first takes natural gradients
+    monkeypatch.setattr(loop, "gradient_statistics", lambda *args: results.append(statistics(*args)) or results[-1])
     settings = Settings(objective="loo", max_epochs=1, batch_size=10)
     history = train(problem.model(), problem.source, settings)
     values = [result.value.item() / len(problem.source) for result in results]
@@ -330,7 +339,8 @@ def test_a_run_broken_off_where_phases_change_within_an_epoch_ends_as_a_whole_on
     problem = Problem("logit")
     settings = Settings(objective="loo", max_epochs=1, batch_size=10, checkpoint_seconds=1e-9)
     whole = train(problem.model(), problem.source, settings)
-    border = phases(settings, whole.rows[0]["step"])[0].steps
+    steps = whole.rows[0]["step"]
+    border = settings.phases(steps)[0].steps(steps)
 
     def break_off(now):
         if now.step == border + 1:  # the newest checkpoint is of the first phase's last step

@@ -7,7 +7,8 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from autogp.data import ArraySource, InputScaler, summarise
+from autogp.data import ArraySource, summarise
+from autogp.features import Scaling
 from autogp.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Matern52
 from autogp.likelihoods import Gaussian, Network
 from autogp.model import SparseGP
@@ -16,7 +17,7 @@ from autogp.training.start import (
     SAMPLE_ROWS,
     start_inducing_inputs,
     start_kernel,
-    start_nodes,
+    start_latents,
 )
 
 
@@ -108,7 +109,7 @@ def test_constant_columns_stay_as_they_are():
 def test_inducing_inputs_are_on_the_scale_of_the_scaled_rows():
     images = np.random.default_rng(0).integers(0, 256, size=(300, 6), dtype=np.uint8)
     source = ArraySource(images)
-    scaler = InputScaler.from_summary(summarise(source))
+    scaler = Scaling.from_summary(summarise(source))
     z = start_inducing_inputs(source, 20, scaler)
     assert z.abs().max() < 2
     few = start_inducing_inputs(ArraySource(images[:5]), 20, scaler)
@@ -273,9 +274,9 @@ def test_nodes_of_a_network_start_at_1_and_vary_slowly(nodes: int) -> None:
     z = x[:8].expand(likelihood.num_latents, 8, 2)
     kernel = RBF(lengthscale=torch.ones(likelihood.num_latents, 2))
     model = SparseGP(kernel, likelihood, z)
-    start_nodes(model)
+    start_latents(model)
     with torch.no_grad():
-        marginals = model.marginals(x[:8])
+        marginals = model(x[:8])
     assert marginals.mean[0, :, :-nodes].abs().max() == 0
     at_one = marginals.mean[0, :, -nodes:]
     assert (at_one - 1).abs().max() < (1e-3 if nodes == 1 else 0.5)
@@ -284,8 +285,8 @@ def test_nodes_of_a_network_start_at_1_and_vary_slowly(nodes: int) -> None:
     assert kernel.lengthscale[-1].min() > 2 * kernel.lengthscale[0].max()
 
 
-def test_only_networks_have_nodes() -> None:
-    with pytest.raises(TypeError, match="Network"):
-        start_nodes(SparseGP(RBF(), Gaussian(), torch.randn(3, 1)))
-    with pytest.raises(ValueError, match="each latent function"):
-        start_nodes(SparseGP(RBF(), Network(2), torch.randn(3, 1)))
+def test_latents_without_start_values_stay_where_they_are() -> None:
+    model = SparseGP(RBF(), Gaussian(), torch.randn(3, 1))
+    start_latents(model)
+    assert not model.posterior.mean.any()
+    assert model.kernel.lengthscale.item() == 1

@@ -89,7 +89,7 @@ def train_exact(
     history = History()
     best: dict[str, Tensor] = {}
     last = np.zeros(0), math.nan  # where the loss was looked at last, and its value
-    q = Natural.prior(model.likelihood.num_latents, model.inducing_inputs.shape[-2], model.device)  # and the best q
+    q = Natural.of(model.posterior)  # and the best q
 
     def loss(vector: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal last, q

@@ -154,7 +154,7 @@ class _Run:
             self._update(step, x, y, phase, progress)
             state.step = step + 1
             state.seconds = time.monotonic() - started
-            epoch_end = state.step % self.batches.steps_per_epoch == 0
+            epoch_end = state.step % self.batches.steps_per_epoch == 0 or state.step == self.total_steps
             out_of_time = self.settings.time_budget is not None and state.seconds >= self.settings.time_budget
             if epoch_end or out_of_time:
                 stop = self._end_epoch(phase, progress)
@@ -207,7 +207,8 @@ class _Run:
             if state.held is None and state.natural is not None:
                 found = natural_statistics(self.model, batch, objective, optimiser.parameters, state.natural, scored)
                 rate = state.step_scale * max(phase.natural_rate(progress), 1 / (step + 1))
-                value, score = apply(found, optimiser, rates, state.natural, rate)
+                q = state.natural if "posterior" in phase.trainable else None
+                value, score = apply(found, optimiser, rates, q, rate)
             else:
                 found = gradient_statistics(
                     self.model, batch, objective, optimiser.parameters, state.held, phase.prior, scored
@@ -297,7 +298,7 @@ class _Run:
         state = self.state
         try:
             if self.validation is not None:
-                return state.snapshot(), validation_score(self.model, state.q, self.feed, self.validation)
+                return state.snapshot(), validation_score(self.model, state.kept, self.feed, self.validation)
             if state.held is not None:
                 with torch.no_grad():
                     self.model.prepare(state.held)  # raises where the kernel has no factor any more
@@ -325,7 +326,7 @@ class _Run:
             seconds=state.seconds,
             seconds_left=state.seconds * (1 / share - 1) if share < 1 else 0.0,
             skipped=state.skipped,
-            predictor=lambda: self.whole.predictor(state.q),
+            predictor=lambda: self.whole.predictor(state.kept),
         )
 
     def _check_loo(self, source: Source) -> None:

@@ -36,7 +36,7 @@ class Optimiser:
             if rate > 0 and alike:
                 self._move(
                     [self.parameters[number] for number in alike],
-                    [gradients[number] for number in alike],
+                    [gradients[number].contiguous() for number in alike],
                     {name: [self.state[number][name] for number in alike] for name in ("step", *self.averages)},
                     rate,
                 )
@@ -60,7 +60,7 @@ class Adam(Optimiser):
             state["exp_avg_sq"],
             [],
             state["step"],
-            fused=True,
+            fused=all(parameter.is_contiguous() for parameter in parameters),  # it takes no account of strides
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,

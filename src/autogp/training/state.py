@@ -1,5 +1,6 @@
 """The state of a run: what its steps change, how it is kept aside, saved and restored."""
 
+import copy
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,6 +103,15 @@ class RunState:
         """Where q is now."""
         return self.held or self.natural or self.model.posterior
 
+    @property
+    def kept(self) -> Variational:
+        """q as the model will have it: a diagonal posterior cannot keep all of a q(u) that was held."""
+        if self.held is None or self.model.posterior.upper is not None:
+            return self.q
+        posterior = copy.deepcopy(self.model.posterior)
+        posterior.set_moments(*self._whitened(self.held))
+        return posterior
+
     def forget_epoch(self) -> None:
         """Starts the means over an epoch anew."""
         self.epoch_value = self.epoch_score = 0.0
@@ -130,9 +140,10 @@ class RunState:
         self.load(self.best)
         if self.held is not None:
             self.model.posterior.set_moments(*self._whitened(self.held))
-        elif self.natural is not None:
-            self.model.posterior.set_natural(self.natural)
+        elif self.natural is not None and not _equal(vars(self.natural), vars(Natural.of(self.model.posterior))):
+            self.model.posterior.set_natural(self.natural)  # else it would change by rounding
 
+    @torch.no_grad()
     def _whitened(self, held: Held) -> tuple[Tensor, Tensor]:
         moments = self.model.prepare(held).moments
         assert isinstance(moments, HeldMoments)

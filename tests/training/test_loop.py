@@ -15,8 +15,9 @@ import pytest
 import torch
 from learnable import Problem, held_out_score
 
-from autogp import GaussianPosterior, MixturePosterior, SparseGP
-from autogp.data import ArraySource, InputScaler, TargetScaler, summarise
+from autogp import Posterior, SparseGP
+from autogp.data import ArraySource, TargetScaler, summarise
+from autogp.features import Scaling
 from autogp.kernels import RBF
 from autogp.likelihoods import Bernoulli, Gaussian, Softmax, StudentT
 from autogp.objectives import elbo
@@ -89,14 +90,13 @@ def test_resuming_refuses_other_data(tmp_path, name):
     assert same(state_of(model), before)
 
 
-@pytest.mark.parametrize("name", ["weights", "validation", "input_scaler", "target_scaler"])
+@pytest.mark.parametrize("name", ["weights", "validation", "target_scaler"])
 def test_resuming_refuses_what_changes_the_meaning_of_the_data(tmp_path, name):
     problem = Problem("gaussian")
     start(tmp_path, problem)
     options = {
         "weights": np.full(260, 2.0),
         "validation": problem.test,
-        "input_scaler": InputScaler(torch.zeros(2), torch.full((2,), 2.0)),
         "target_scaler": TargetScaler(torch.zeros(1), torch.full((1,), 2.0)),
     }
     with pytest.raises(CheckpointError, match=f"other data: {name} was None, is now"):
@@ -126,8 +126,12 @@ def test_resuming_refuses_other_settings_and_names_them_with_both_values(tmp_pat
         (lambda z: SparseGP(RBF(1.0) + RBF(1.0), Bernoulli(), z), "model.kernel was 'RBF', is now 'Sum'"),
         (lambda z: SparseGP(frozen(RBF([1.0, 1.0])), Bernoulli(), z), "log_variance, fixed was not set, is now"),
         (lambda z: SparseGP(RBF([1.0, 1.0]), Bernoulli(), z.double()), "model.jitter, fixed was 1e-06, is now 1e-10"),
+        (
+            lambda z: SparseGP(RBF([1.0, 1.0]), Bernoulli(), z, Scaling(torch.zeros(2), torch.ones(2))),
+            "model.features was not set, is now 'Scaling'",
+        ),
     ],
-    ids=["link", "likelihood", "size", "lengthscales", "kernel", "frozen", "precision"],
+    ids=["link", "likelihood", "size", "lengthscales", "kernel", "frozen", "precision", "features"],
 )
 def test_resuming_refuses_another_model(tmp_path, other, text):
     problem = Problem("logit")
@@ -141,18 +145,26 @@ def frozen(module):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "text"),
+    ("part", "first", "second", "text"),
     [
-        (StudentT(df=4.0), StudentT(df=50.0), r"likelihood.df, fixed was 4\.0, is now 50\.0"),
-        (frozen(Gaussian(variance=0.1)), frozen(Gaussian(variance=0.2)), "likelihood.log_variance, fixed was"),
+        ("likelihood", StudentT(df=4.0), StudentT(df=50.0), r"likelihood.df, fixed was 4\.0, is now 50\.0"),
+        ("likelihood", frozen(Gaussian(variance=0.1)), frozen(Gaussian(variance=0.2)), "log_variance, fixed was"),
+        (
+            "features",
+            Scaling(torch.zeros(2), torch.ones(2)),
+            Scaling(torch.zeros(2), torch.full((2,), 2.0)),
+            "features.scale, fixed was",
+        ),
     ],
-    ids=["buffer", "frozen parameter"],
+    ids=["buffer", "frozen parameter", "scaling of the inputs"],
 )
-def test_resuming_refuses_other_values_of_what_stays_fixed(tmp_path, first, second, text):
+def test_resuming_refuses_other_values_of_what_stays_fixed(tmp_path, part, first, second, text):
     problem = Problem("gaussian")
-    train(SparseGP(RBF([1.0, 1.0]), first, problem.z), problem.source, QUICK, folder=tmp_path)
+    first, second = ({"likelihood": Gaussian()} | {part: value} for value in (first, second))
+    train(SparseGP(RBF([1.0, 1.0]), inducing_inputs=problem.z, **first), problem.source, QUICK, folder=tmp_path)
+    other = SparseGP(RBF([1.0, 1.0]), inducing_inputs=problem.z, **second)
     with pytest.raises(CheckpointError, match=text):
-        train(SparseGP(RBF([1.0, 1.0]), second, problem.z), problem.source, QUICK, folder=tmp_path, resume=True)
+        train(other, problem.source, QUICK, folder=tmp_path, resume=True)
 
 
 def test_numbers_of_numpy_are_settings_like_others(tmp_path):
@@ -166,9 +178,13 @@ def test_a_phase_that_ends_within_an_epoch_does_not_mix_its_value_with_the_next(
     """By the clock, which here ticks at every look; the two kinds of step have values of their own."""
     problem, clock = Problem("logit"), itertools.count(0.0, 0.02)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    for name, value in (("natural_step", -100.0), ("gradient_step", -1.0)):
-        step, total = getattr(loop, name), torch.tensor(value * len(problem.source))
-        monkeypatch.setattr(loop, name, lambda *rest, step=step, total=total: step(*rest)._replace(value=total))
+    for name, value in (("natural_statistics", -100.0), ("gradient_statistics", -1.0)):
+        function, told = getattr(loop, name), torch.tensor(value * len(problem.source))
+
+        def changed(*arguments, function=function, told=told):
+            return replace(function(*arguments), value=told, prior=torch.zeros(()))
+
+        monkeypatch.setattr(loop, name, changed)
     settings = replace(QUICK, objective="loo", held_share=0.5, max_epochs=1000, batch_size=2, time_budget=10.0)
     rows = train(problem.model(), problem.source, settings).rows
     assert {row["objective"]: row["value"] for row in rows} == {"elbo": -100.0, "loo": -1.0}
@@ -192,7 +208,7 @@ def test_mixture_broken_off_at_every_step_ends_in_the_bits_of_an_unbroken_run(tm
     settings = replace(QUICK, objective="loo", loo_cycle=1, optimiser=optimiser)  # q(u) held in each second epoch
 
     def model() -> SparseGP:
-        return problem.model(posterior=MixturePosterior(3, 12, num_components=2, diagonal=diagonal))
+        return problem.model(posterior=Posterior(3, 12, num_components=2, diagonal=diagonal))
 
     whole = model()
     history = train(whole, problem.source, settings, validation=problem.test)
@@ -263,26 +279,41 @@ def test_resuming_without_a_run_starts_one_and_a_finished_run_is_over(tmp_path):
 # -- steps that fail -------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def runs(monkeypatch) -> list[RunState]:
+    """The states of the runs that a test has made; q is there, not in the model, until a run ends."""
+    made: list[RunState] = []
+
+    class Kept(RunState):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(loop, "RunState", Kept)
+    return made
+
+
 class Recorder:
     """Makes the kernel give NaN in chosen steps (counted from 0), and keeps the state after each."""
 
-    def __init__(self, model: SparseGP, failing: Callable[[int], bool]):
-        self.model, self.failing = model, failing
+    def __init__(self, model: SparseGP, runs: list[RunState], failing: Callable[[int], bool]):
+        self.runs, self.failing = runs, failing
         self.states: list[State] = []
-        self.diag = model.kernel.diag
-        model.kernel.diag = self.faulty_diag
+        diag = model.kernel.diag
 
-    def faulty_diag(self, x: torch.Tensor) -> torch.Tensor:
-        return self.diag(x) * (math.nan if self.failing(len(self.states)) else 1.0)
+        def faulty(x: torch.Tensor) -> torch.Tensor:
+            return diag(x) * (math.nan if self.failing(len(self.states)) else 1.0)
+
+        model.kernel.diag = faulty
 
     def __call__(self, progress: Progress) -> None:
-        self.states.append(state_of(self.model))
+        self.states.append(self.runs[-1].snapshot())
 
 
-def test_step_that_is_not_finite_is_skipped_counted_and_changes_nothing():
+def test_step_that_is_not_finite_is_skipped_counted_and_changes_nothing(runs):
     problem = Problem("softmax")
     model = problem.model()
-    recorder = Recorder(model, lambda step: step in (3, 7, 8))
+    recorder = Recorder(model, runs, lambda step: step in (3, 7, 8))
     history = train(model, problem.source, QUICK, callbacks=[recorder])
     changed = [not same(before, after) for before, after in zip(recorder.states, recorder.states[1:], strict=False)]
     assert [step + 1 for step, moved in enumerate(changed) if not moved] == [3, 7, 8]
@@ -291,10 +322,10 @@ def test_step_that_is_not_finite_is_skipped_counted_and_changes_nothing():
 
 
 @pytest.mark.parametrize("validated", [True, False])
-def test_an_epoch_in_which_no_step_worked_is_never_the_best(validated):
+def test_an_epoch_in_which_no_step_worked_is_never_the_best(validated, runs):
     problem = Problem("softmax")
     model = problem.model()
-    recorder = Recorder(model, lambda step: step < 2)
+    recorder = Recorder(model, runs, lambda step: step < 2)
     full = replace(QUICK, batch_size=260, max_epochs=6)
     validation = problem.test if validated else None
     history = train(model, problem.source, full, callbacks=[recorder], validation=validation)
@@ -303,20 +334,20 @@ def test_an_epoch_in_which_no_step_worked_is_never_the_best(validated):
     assert math.isfinite(history.best_score)
 
 
-def test_three_failures_in_a_row_lead_back_to_the_last_good_state_at_half_the_step_size(monkeypatch, caplog):
+def test_three_failures_in_a_row_lead_back_to_the_last_good_state_at_half_the_step_size(monkeypatch, caplog, runs):
     problem = Problem("softmax")
     rates: dict[bool, list[float]] = {True: [], False: []}
-    natural_step = loop.natural_step
+    apply = loop.apply
 
     for faulty in (False, True):
 
-        def spy(model, batch, objective, rate, *others, seen=rates[faulty]):
-            seen.append(rate)
-            return natural_step(model, batch, objective, rate, *others)
+        def spy(statistics, optimiser, rates, q, natural_rate, seen=rates[faulty]):
+            seen.append(natural_rate)
+            return apply(statistics, optimiser, rates, q, natural_rate)
 
-        monkeypatch.setattr(loop, "natural_step", spy)
+        monkeypatch.setattr(loop, "apply", spy)
         model = problem.model()
-        recorder = Recorder(model, lambda step, faulty=faulty: faulty and step in (7, 8, 9))
+        recorder = Recorder(model, runs, lambda step, faulty=faulty: faulty and step in (7, 8, 9))
         with caplog.at_level(logging.WARNING, logger="autogp"):
             history = train(model, problem.source, QUICK, callbacks=[recorder])
     assert same(recorder.states[8], recorder.states[6])
@@ -330,10 +361,10 @@ def test_three_failures_in_a_row_lead_back_to_the_last_good_state_at_half_the_st
 
 
 @pytest.mark.parametrize("folder", [None, "run"])
-def test_after_five_returns_training_has_diverged_and_says_what_to_do(tmp_path, folder):
+def test_after_five_returns_training_has_diverged_and_says_what_to_do(tmp_path, folder, runs):
     problem = Problem("softmax")
     model = problem.model()
-    recorder = Recorder(model, lambda step: step >= 6)
+    recorder = Recorder(model, runs, lambda step: step >= 6)
     with pytest.raises(TrainingDivergedError) as divergence:
         train(
             model,
@@ -349,7 +380,7 @@ def test_after_five_returns_training_has_diverged_and_says_what_to_do(tmp_path, 
     assert (
         "Scale the inputs and targets, lower learning_rate, or build the model with float64 inducing inputs" in message
     )
-    assert same(state_of(model), recorder.states[4])  # the best state that there was
+    assert same(runs[0].snapshot(), recorder.states[4])  # the best state that there was
     recorder.failing = lambda step: False
     assert train(model, problem.source, QUICK).stopped == "max_epochs"
 
@@ -376,24 +407,24 @@ def test_a_step_too_far_is_taken_back_even_if_it_ended_an_epoch(batch_size):
     assert math.isfinite(history.best_score)
 
 
-def test_a_state_from_which_no_step_worked_is_not_left_behind():
+def test_a_state_from_which_no_step_worked_is_not_left_behind(runs):
     """Without validation rows a state is scored by the batches before it: it may be broken, and yet seem the best."""
     problem = Problem("softmax")
     model = problem.model()
     before = state_of(model)
-    recorder = Recorder(model, lambda step: step >= 5)  # from the end of the first epoch on
+    recorder = Recorder(model, runs, lambda step: step >= 5)  # from the end of the first epoch on
     with pytest.raises(TrainingDivergedError):
         train(model, problem.source, replace(QUICK, max_epochs=50), callbacks=[recorder])
-    assert not same(recorder.states[4], before)
+    assert not same(recorder.states[4], recorder.states[-1])
     assert same(state_of(model), before)
 
 
-def test_score_that_cannot_be_computed_is_nan_and_can_be_saved_and_resumed(tmp_path):
+def test_score_that_cannot_be_computed_is_nan_and_can_be_saved_and_resumed(tmp_path, runs):
     problem = Problem("softmax")
     results = []
     for folder in (tmp_path / "run", None):
         model = problem.model()
-        recorder = Recorder(model, lambda step: step in (9, 12))  # the ninth ends an epoch, and is there to be scored
+        recorder = Recorder(model, runs, lambda step: step in (9, 12))  # the ninth ends an epoch, and is there to be scored
 
         def fail(progress: Progress, folder=folder) -> None:
             if folder and progress.step == 14:
@@ -419,7 +450,6 @@ def test_model_learns_on_after_any_end_of_a_run_that_held_q_of_u():
     problem = Problem("softmax")
     for error in (RuntimeError, KeyboardInterrupt):
         model = problem.model()
-        posterior = model.posterior
 
         def fail(progress: Progress, error=error) -> None:
             if progress.objective == "loo" and progress.epoch == 3.2:
@@ -427,10 +457,9 @@ def test_model_learns_on_after_any_end_of_a_run_that_held_q_of_u():
 
         with pytest.raises(error):
             train(model, problem.source, replace(QUICK, objective="loo"), callbacks=[fail])
-        assert model.posterior is posterior
-        assert isinstance(model.posterior, GaussianPosterior)
         assert held_out_score(model, problem.test) > -1
         assert all(parameter.grad is None for parameter in model.parameters())
+        assert train(model, problem.source, QUICK).stopped == "max_epochs"
 
 
 # -- data that cannot be learnt from ---------------------------------------------------------------------------------
@@ -576,8 +605,8 @@ def test_without_validation_rows_the_score_is_the_objective_over_the_epochs_own_
     model = problem.model(dtype=torch.float64)
     still = replace(QUICK, learning_rate=1e-12, batch_size=260)
     history = train(model, problem.source, still)
-    bound = elbo(model, torch.from_numpy(problem.source.x), torch.from_numpy(problem.source.y)).item()
-    assert history.rows[-1]["score"] == pytest.approx(bound / len(problem.source), abs=1e-6)
+    value = elbo(model, torch.from_numpy(problem.source.x), torch.from_numpy(problem.source.y)).item()
+    assert history.rows[-1]["score"] == pytest.approx(value / len(problem.source), abs=1e-6)
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -618,26 +647,27 @@ def test_bytes_and_large_targets_are_scaled_as_they_are_read():
     y = 1e6 + 1e3 * np.sin(images[:, 0] / 40.0)
     source = ArraySource(images, y)
     summary = summarise(source)
-    inputs, targets = InputScaler.from_summary(summary), TargetScaler.from_summary(summary)
+    inputs, targets = Scaling.from_summary(summary), TargetScaler.from_summary(summary)
     scaled = ArraySource(inputs(torch.from_numpy(images)), targets(torch.from_numpy(y)))
     z = inputs(torch.from_numpy(images[:10]))
-    models = [SparseGP(RBF(2.0), Gaussian(), z) for _ in range(2)]
-    train(models[0], source, QUICK, input_scaler=inputs, target_scaler=targets)
-    history = train(models[1], scaled, QUICK)
-    assert same(state_of(models[0]), state_of(models[1]))
+    model, behind = SparseGP(RBF(2.0), Gaussian(), z, inputs), SparseGP(RBF(2.0), Gaussian(), z)
+    train(model, source, QUICK, target_scaler=targets)
+    history = train(behind, scaled, QUICK)
+    model.features = None
+    assert same(state_of(model), state_of(behind))
     assert history.rows[-1]["skipped"] == 0
 
 
 @pytest.mark.parametrize(("rows", "batch_size"), [(103, 50), (103, 103), (103, 1000), (7, 2), (1, 5)])
 def test_batches_count_by_their_true_size_and_hold_each_row_once_an_epoch(monkeypatch, rows, batch_size):
     batches = []
-    natural_step = loop.natural_step
+    statistics = loop.natural_statistics
 
     def spy(model, batch, *others):
         batches.append(batch)
-        return natural_step(model, batch, *others)
+        return statistics(model, batch, *others)
 
-    monkeypatch.setattr(loop, "natural_step", spy)
+    monkeypatch.setattr(loop, "natural_statistics", spy)
     x = np.random.default_rng(0).normal(size=(rows, 2))
     model = SparseGP(RBF(), Gaussian(), torch.from_numpy(x[:5].astype(np.float32)))
     train(model, ArraySource(x, x[:, 0]), replace(QUICK, batch_size=batch_size, max_epochs=2))
@@ -679,18 +709,19 @@ def test_frozen_parameters_stay_as_they_are(kernel_rate):
     train(model, problem.source, replace(QUICK, kernel_rate=kernel_rate))
     after = state_of(model)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {"posterior.precision", "posterior.shift"}
+    assert moved == {"posterior.mean", "posterior.log_scale", "posterior.upper"}
 
 
 @pytest.mark.parametrize("hold", [False, True])
 def test_the_kernel_takes_its_share_of_the_learning_rate_and_nothing_else_does(hold):
     problem = Problem("student-t")
-    model = problem.model(posterior=MixturePosterior(1, len(problem.z)))
+    model = problem.model(posterior=Posterior(1, len(problem.z), num_components=2))
     before = state_of(model)
-    optimiser = RunState(model, replace(QUICK, kernel_rate=0.25)).optimisers[hold]
-    for parameter in optimiser.parameters:
-        parameter.grad = torch.full_like(parameter, -3.0)
-    optimiser.step(0.1)  # Adam's first step is the rate itself
+    settings = replace(QUICK, objective="loo", learning_rate=0.1, held_learning_rate=0.1, kernel_rate=0.25)
+    phase, state = settings.phases(5)[int(hold)], RunState(model, settings)
+    optimiser = state.optimisers[phase.hold]
+    gradients = [torch.full_like(parameter, -3.0) for parameter in optimiser.parameters]
+    optimiser.step(gradients, state.rates(phase, share=1.0))  # Adam's first step is the rate itself
     for name, parameter in model.named_parameters():
         rate = {"kernel": 0.025, "posterior": 0.0 if hold else 0.1}.get(name.split(".")[0], 0.1)
         move = parameter.detach() - before[name]
@@ -700,11 +731,11 @@ def test_the_kernel_takes_its_share_of_the_learning_rate_and_nothing_else_does(h
 def test_training_leaves_the_users_arrays_and_scalers_alone():
     problem = Problem("softmax")
     x, y = problem.source.x.copy(), problem.source.y.copy()
-    scaler = InputScaler(torch.zeros(2), torch.ones(2))
-    train(SparseGP(RBF(), Softmax(3), problem.z), problem.source, QUICK, input_scaler=scaler)
+    scaling = Scaling(torch.zeros(2), torch.ones(2))
+    train(SparseGP(RBF(), Softmax(3), problem.z, scaling), problem.source, QUICK)
     assert np.array_equal(problem.source.x, x)
     assert np.array_equal(problem.source.y, y)
-    assert not scaler.shift.any()
+    assert not scaling.shift.any()
 
 
 @pytest.mark.parametrize(
@@ -739,10 +770,10 @@ def test_a_source_of_ones_own_may_return_lists():
     assert len(train(problem.model(), Lists(), QUICK).rows) == QUICK.max_epochs
 
 
-def test_the_callers_scalers_stay_where_they_are():
-    scaler = InputScaler(torch.zeros(1), torch.ones(1))
-    feed = Feed(Problem("gaussian").model(), 10, None, scaler, None)
-    assert feed.input_scaler is not scaler
+def test_the_callers_scaler_stays_on_its_device():
+    scaler = TargetScaler(torch.zeros(1), torch.ones(1))
+    feed = Feed(Problem("gaussian").model(), 10, None, scaler)
+    assert feed.target_scaler is not scaler
 
 
 def test_long_histories_can_be_saved(tmp_path):
