@@ -70,8 +70,8 @@ def encoder_for(model: Any, path: Path) -> TableEncoder | None:
             f"{path} has named columns, but the model was trained on {model.n_features_in_} columns without names: "
             "give npz, npy or idx"
         )
-    first = model.model_.features
+    first: Any = model.model_.features
     while isinstance(first, Chain):
         first = first.maps[0]
-    means = first.mean if isinstance(first, PrincipalComponents) else first.shift
+    means: Any = first.mean if isinstance(first, PrincipalComponents) else first.shift
     return TableEncoder.of_numbers(list(model.feature_names_in_), means.tolist())
