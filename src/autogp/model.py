@@ -231,7 +231,7 @@ class Predictor:
             name: None if name == "posterior" else copy.deepcopy(part) for name, part in model._modules.items()
         }
         self._model._parameters = {"inducing_inputs": nn.Parameter(model.inducing_inputs.detach().clone())}
-        self._model.requires_grad_(False)
+        self._model.requires_grad_(False).eval()  # no dropout, no statistics of batches
         self.likelihood: Likelihood = self._model.likelihood
 
     def predict(self, x: Tensor) -> Prediction:
@@ -276,7 +276,7 @@ class Predictor:
 
 def apply_map(features: nn.Module, x: Tensor) -> Tensor:
     """features(x), where rows reach a module that has parameters in the precision of these."""
-    parameter = next(features.parameters(recurse=True), None)
+    parameter = None if getattr(features, "any_dtype", False) else next(features.parameters(), None)
     return features(x if parameter is None else x.to(parameter.dtype))
 
 

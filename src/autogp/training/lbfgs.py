@@ -96,7 +96,10 @@ def train_exact(
         last = np.zeros(0), math.nan
         if np.abs(vector - start)[logarithms].max(initial=0.0) > FARTHEST:
             return REFUSED, np.zeros_like(vector)
-        torch.nn.utils.vector_to_parameters(torch.from_numpy(vector).to(feed.device), parameters)
+        parts = torch.from_numpy(vector).split([parameter.numel() for parameter in parameters])
+        with torch.no_grad():
+            for parameter, part in zip(parameters, parts, strict=True):
+                parameter.copy_(part.view_as(parameter))
         try:
             value, q = collapsed_elbo(model, batch)
         except FAILURES:
