@@ -17,7 +17,7 @@ demo: $(READY) ## Train on a small data set and show the result
 	@$(BIN)/python -m autogp.demo
 
 test: lint ## Lint, types and all tests but the slow ones
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 test-slow: $(READY) ## The proofs and soak tests that take minutes
 	$(BIN)/python -m pytest -m slow -o timeout=7200

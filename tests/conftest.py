@@ -1,18 +1,14 @@
 """What all tests share."""
 
+import os
 import signal
 
 import pytest
-import torch
 
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    """The matrices of the tests are small: a second thread only waits for the first."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+# The matrices of the tests are small, and tests run on all cores at once: one thread each, also in programs that they
+# start. Libraries read this when they are imported.
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[name] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,13 +8,21 @@ import torch
 from torch import Tensor
 
 from autogp import SparseGP
-from autogp.data import InputScaler, TargetScaler
+from autogp.data import TargetScaler
+from autogp.features import Chain, PrincipalComponents, Scaling
 from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52
 from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, Network, Poisson, Softmax, StudentT
-from autogp.posteriors import GaussianPosterior, HeldPosterior, MixturePosterior
+from autogp.posteriors import Posterior
 
-CODES = {torch.float64: "F64", torch.float32: "F32", torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8"}
-POSTERIORS = ("gaussian", "mixture", "diagonal", "held")
+CODES = {  # in the order of the data in a file
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+POSTERIORS = {"gaussian": (1, False), "mixture": (2, False), "diagonal": (2, True)}  # components, diagonal or not
 
 
 def randomise(module: torch.nn.Module, seed: int = 0) -> None:
@@ -35,21 +43,12 @@ def make_model(
     posterior: str = "gaussian",
     size: int = 4,
     dtype: torch.dtype = torch.float32,
+    features: torch.nn.Module | None = None,
 ) -> SparseGP:
     """A model with two input columns whose parameters and posterior look learnt."""
-    latents = likelihood.num_latents
-    model = SparseGP(kernel, likelihood, rows(size, 2, dtype))
-    root = torch.linalg.qr(rows(latents * size, size, seed=1).reshape(latents, size, size))[0] + torch.eye(size)
-    mean, covariance = rows(latents, size, seed=2)[None], (root @ root.mT + 0.1 * torch.eye(size))[None]
-    if posterior in ("mixture", "diagonal"):
-        model.posterior = MixturePosterior(latents, size, num_components=2, diagonal=posterior == "diagonal")
-    else:
-        model.posterior.set_moments(mean, covariance)
+    q = Posterior(likelihood.num_latents, size, *POSTERIORS[posterior])
+    model = SparseGP(kernel, likelihood, rows(size, 2, dtype), features, q)
     randomise(model)
-    if posterior == "held":
-        prepared = model.prepare()
-        model.posterior = HeldPosterior(prepared.moments, prepared.factor)
-    assert isinstance(model.posterior, (GaussianPosterior, MixturePosterior, HeldPosterior))
     return model
 
 
@@ -79,31 +78,35 @@ def likelihoods() -> dict[str, Likelihood]:
     }
 
 
-def scalers() -> dict[str, torch.nn.Module]:
+def maps() -> dict[str, torch.nn.Module]:
+    """Features from two columns to two, and a scaler of targets."""
     shift, scale = torch.tensor([1.0, -2.0]) / 3, torch.tensor([0.1, 7.0])
-    return {"inputs": InputScaler(shift, scale), "targets": TargetScaler(shift[:1], scale[:1])}
+    mean, directions = rows(1, 2, seed=3)[0], rows(2, 2, seed=4)
+    return {
+        "scaling": Scaling(shift, scale),
+        "components": PrincipalComponents(2, mean, directions),
+        "chain": Chain(Scaling(shift, scale), Chain(PrincipalComponents(2, mean, directions)), Chain()),
+        "unknown components": PrincipalComponents(3),
+        "targets": TargetScaler(shift[:1], scale[:1]),
+    }
 
 
 def canonical(content: Any) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
-def pack(entries: dict[str, Any], description: str, data: bytes) -> bytes:
-    """A file with a right checksum, whatever it says."""
-
-    def header(checksum: str) -> bytes:
-        metadata = {"description": description, "format": "1", "sha256": checksum}
-        text = canonical({"__metadata__": metadata, **entries}).encode()
-        return text + b" " * (-len(text) % 8)
-
-    final = header(hashlib.sha256(header("") + data).hexdigest())
-    return len(final).to_bytes(8, "little") + final + data
-
-
 def forge(content: Any, tensors: dict[str, Tensor]) -> bytes:
-    """A file of these tensors with this description, laid out as autogp lays it out."""
-    entries, data = {}, b""
-    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
+    """A file of these tensors with this description and a right checksum, made without the code under test."""
+    checksum = hashlib.sha256(canonical(content).encode())
+    for name, tensor in sorted(tensors.items()):
+        dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+        checksum.update(canonical([name, dtype, shape]).encode() + tensor.contiguous().numpy().tobytes())
+    about = canonical({"description": content, "format": 2, "sha256": checksum.hexdigest()})
+    entries: dict[str, Any] = {"__metadata__": {"autogp": about}}
+    data = b""
+    for name, tensor in sorted(tensors.items(), key=lambda item: (list(CODES).index(item[1].dtype), item[0])):
         start, data = len(data), data + tensor.contiguous().numpy().tobytes()
         entries[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, len(data)]}
-    return pack(entries, canonical(content), data)
+    header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data

@@ -1,17 +1,20 @@
-"""Every Python example in the documentation and in docstrings runs."""
+"""Every Python example runs, every link leads somewhere, and the README quotes the files of results."""
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import autogp
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+RESULTS = sorted(ROOT.glob("results/**/*.md"))
 MODULES = [module.name for module in pkgutil.walk_packages(autogp.__path__, "autogp.")]
 
 
@@ -30,3 +33,25 @@ def test_examples_of_a_page_run_from_top_to_bottom(page: Path, tmp_path: Path, m
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_give_what_they_show(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS).failed == 0
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RESULTS], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_readme_quotes_the_files_of_results_that_it_links() -> None:
+    """Scores in a row of its table are means over the runs that the row links; a page of results has these digits."""
+    rows = [row for row in (ROOT / "README.md").read_text().splitlines() if row.startswith("|") and "](results/" in row]
+    assert len(rows) == 6
+    for row in rows:
+        _, _, _, ours, source, _ = row.split("|")
+        quoted = re.findall(r"-?\d+\.?\d*", ours)
+        files = [ROOT / link for link in re.findall(r"\]\(([^)]+)\)", source)]
+        if files[0].suffix == ".md":
+            assert set(quoted) <= set(re.findall(r"-?\d+\.?\d*", files[0].read_text())), row
+            continue
+        scores = [json.loads(file.read_text())["scores"] for file in files]
+        error, nlp = (float(np.mean([each[name] for each in scores])) for name in ("error", "nlp"))
+        assert quoted == [f"{100 * error:.2f}", f"{nlp:.{4 if nlp < 1 else 3}f}"][: len(quoted)], row

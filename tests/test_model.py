@@ -174,7 +174,7 @@ def test_predictions_do_not_depend_on_the_precision_of_the_rows(built):
     single, double = model.predict(x.float()), model.predict(x)
     assert (double.mean - y).abs().max() < 0.02
     assert (single.mean - double.mean).abs().max() < 0.001
-    torch.testing.assert_close(single.variance.double(), double.variance, rtol=0.01, atol=0)
+    torch.testing.assert_close(single.variance, double.variance, rtol=0.01, atol=0)
 
 
 def test_jitter_is_part_of_the_models_state():
@@ -309,8 +309,10 @@ def test_marginals_of_a_held_q_are_those_of_the_posterior_that_it_holds():
         torch.testing.assert_close(found, expected.detach(), rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("hold", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "hold"),
+    [*((name, False) for name in MODELS), ("gaussian", True), ("separate kernels", True), ("mixture", True)],
+)
 def test_gradients_of_marginals_equal_finite_differences(name, hold):
     model, x = models()[name], rows(5)
     prepared = model.prepare()

@@ -20,20 +20,23 @@ from model_files import forge, make_model
 from torch import Tensor, nn
 
 from autogp import NotPositiveDefiniteError, SparseGP
-from autogp.data import InputScaler
+from autogp.data import TargetScaler
+from autogp.features import Chain, PrincipalComponents, Scaling
 from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Sum
 from autogp.likelihoods import Bernoulli, Elementwise, Gaussian, Likelihood, Softmax, StudentT
+from autogp.objectives import elbo
 from autogp.parameters import positive_parameter
 from autogp.persistence import load, save
-from autogp.posteriors import GaussianPosterior, MixturePosterior
+from autogp.posteriors import Posterior
 from autogp.storage import StorageError, read_tensors, write_tensors
 
-STORED = Path(__file__).parent / "data" / "model-1.autogp"
+DATA = Path(__file__).parent / "data"
+STORED = DATA / "model-2.autogp"
 
 
-def round_trip(folder: Path, module: nn.Module, types: Any = ()) -> Any:
+def round_trip(folder: Path, module: nn.Module, modules: Any = ()) -> Any:
     save(folder / "model.autogp", {"it": module}, {})
-    return load(folder / "model.autogp", types).modules["it"]
+    return load(folder / "model.autogp", modules).modules["it"]
 
 
 def assert_equal(first: nn.Module, second: nn.Module) -> None:
@@ -92,7 +95,7 @@ def test_every_likelihood_and_posterior_predicts_the_same_bits(tmp_path, name, p
 def test_precision_and_bits_are_kept_at_any_size(tmp_path, dtype, size):
     model = make_model(RBF([0.3, 0.2]) + ArcCosine(1, 2, bias=0.5), Softmax(3), size=size, dtype=dtype)
     loaded = round_trip(tmp_path, model)
-    assert loaded.precision == dtype
+    assert loaded.dtype == dtype
     assert loaded.jitter == model.jitter
     assert_same_predictions(model, loaded)
 
@@ -102,7 +105,7 @@ def test_inducing_inputs_and_parameters_of_any_layout_predict_the_same_bits(tmp_
     lengthscale = model_files.rows(columns, 3, seed=3).abs().mT + 1  # [3, columns], column by column in memory
     z = model_files.rows(columns, 40).mT
     model = SparseGP(RBF(lengthscale), Softmax(3), z)
-    model.posterior.shift.copy_(model_files.rows(3, 40, seed=4))
+    model.posterior.mean.data.copy_(model_files.rows(3, 40, seed=4))
     assert_same_predictions(model, round_trip(tmp_path, model), columns)
 
 
@@ -118,20 +121,25 @@ def test_a_loaded_model_learns_on_as_the_saved_one_would(tmp_path):
     loaded = round_trip(tmp_path, model)
     x = model_files.rows(6, 2, torch.float32)
     for one in (model, loaded):
-        one.marginals(x).mean.sum().backward()
-        marginals = one.marginals(x)
-        basis, _ = one.basis(x, one.prepare())
-        one.posterior.natural_step(
-            basis.detach(), marginals.mean[0].detach(), -torch.ones(6, 1), -torch.ones(6, 1), 0.5
-        )
-    assert torch.equal(model.inducing_inputs.grad, loaded.inducing_inputs.grad)
+        optimiser = torch.optim.SGD(one.parameters(), 0.1)
+        (-elbo(one, x, x[:, 0])).backward()
+        optimiser.step()
+    assert_equal(model, loaded)
+    assert_same_predictions(model, loaded)
+
+
+@pytest.mark.parametrize("name", ["scaling", "components", "chain"])
+def test_every_feature_map_comes_back(tmp_path, name):
+    model = make_model(RBF(), Gaussian(), features=model_files.maps()[name])
+    loaded = round_trip(tmp_path, model)
+    assert_equal(model, loaded)
     assert_same_predictions(model, loaded)
 
 
 def test_scalers_description_and_tensors_come_back(tmp_path):
     description = {"classes": ["a", "b", None], "nested": {"kind": 1, "type": "RBF"}, "big": 2**80}
     tensors = {"a.b/ü": torch.tensor([float("nan"), float("inf")]), "tensors": torch.tensor([True])}
-    scalers = model_files.scalers()
+    scalers = {name.replace(" ", "_"): each for name, each in model_files.maps().items()}
     save(tmp_path / "file", scalers, description, tensors)
     saved = load(tmp_path / "file")
     assert saved.description == description
@@ -165,7 +173,7 @@ def test_safetensors_alone_reads_numbers_and_description(tmp_path):
     tensors = safetensors.torch.load_file(tmp_path / "file")
     assert torch.equal(tensors["model.inducing_inputs"], model.inducing_inputs)
     with safetensors.safe_open(tmp_path / "file", "pt") as file:
-        description = json.loads(file.metadata()["description"])
+        description = json.loads(file.metadata()["autogp"])["description"]
     assert description["modules"]["model"]["arguments"]["likelihood"] == {
         "type": "Gaussian",
         "arguments": {"num_outputs": 1},
@@ -173,15 +181,14 @@ def test_safetensors_alone_reads_numbers_and_description(tmp_path):
     assert description["versions"]["torch"] == torch.__version__
 
 
-def test_the_file_of_format_1_is_read_for_ever():
-    # Made once by tests/data/make_model_1.py, with the predictions that it gave; it is never to be made again.
+def test_the_file_of_format_2_is_read_for_ever():
+    # Made once by tests/data/make_model_2.py, with the predictions that it gave; it is never to be made again.
     assert hashlib.sha256(STORED.read_bytes()).hexdigest() == STORED_SHA256
     modules, description, tensors = load(STORED)
     assert description == {"classes": ["setosa", "versicolor", "virginica"], "note": "Größe"}
     x = tensors["x"]
     for name in ("classifier", "regressor", "network"):
-        prediction = modules[name].predict(modules["inputs"](x, torch.float64))
-        for value, key in zip(prediction, ("mean", "variance"), strict=True):
+        for value, key in zip(modules[name].predict(x), ("mean", "variance"), strict=True):
             torch.testing.assert_close(value, tensors[f"{name}.{key}"], rtol=1e-9, atol=1e-12)
     gram = modules["kernel"].gram(x, x)
     torch.testing.assert_close(gram, tensors["gram"], rtol=1e-12, atol=0)
@@ -192,7 +199,13 @@ def test_the_file_of_format_1_is_read_for_ever():
     torch.testing.assert_close(targets, tensors["targets.mean"], rtol=1e-12, atol=0)
 
 
-STORED_SHA256 = "4f364ab7bbc5ab72a9100366b7e0cb33cf3f85e5a0f615b21341ee4cf6b2baf5"
+STORED_SHA256 = "8e176ee4a22eb283af2771711eec154fd86e4e5af9026c229325f9adb7e4ebf7"
+
+
+def test_the_file_of_format_1_asks_for_another_fit():
+    with pytest.raises(StorageError, match=r"by an earlier autogp in format 1; fit the model again.*$") as error:
+        load(DATA / "model-1.autogp")
+    assert not error.value.damaged
 
 
 # classes of the user's own
@@ -258,6 +271,18 @@ class Learnt(Kernel):
         return self.kernel.diag(x)
 
 
+class Layers(nn.Module):
+    """Features by a network of the user's own."""
+
+    def __init__(self, width=5, out=2):
+        super().__init__()
+        self.width, self.out = width, out
+        self.layers = nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Linear(width, out))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
 class Counts(Elementwise):
     def log_density(self, f, y):
         return -(y - f).square()
@@ -275,21 +300,36 @@ OWN_MODELS = {
     ),
     "kernel with a neural network": (Learnt(7), Gaussian(), [Learnt]),
 }
+OWN_FEATURES = {
+    "network": lambda: Layers(7),
+    "frozen network": lambda: Layers(7).requires_grad_(False),
+    "network in a chain": lambda: Chain(model_files.maps()["scaling"], Layers(3), nn.Tanh(), Layers(4)),
+}
 
 
 @pytest.mark.parametrize("name", OWN_MODELS)
 def test_own_classes_save_and_load_for_nothing(tmp_path, name):
-    kernel, likelihood, types = OWN_MODELS[name]
+    kernel, likelihood, modules = OWN_MODELS[name]
     model = SparseGP(kernel, likelihood, model_files.rows(4, 2))
     model_files.randomise(model)
-    loaded = round_trip(tmp_path, model, types)
+    loaded = round_trip(tmp_path, model, modules)
     assert_equal(model, loaded)
     assert_same_predictions(model, loaded)
 
 
-def test_a_type_that_is_not_passed_is_named(tmp_path):
+@pytest.mark.parametrize("name", OWN_FEATURES)
+def test_own_networks_come_back_frozen_and_evaluating_as_they_were(tmp_path, name):
+    model = make_model(RBF(), Gaussian(), features=OWN_FEATURES[name]())
+    model(model_files.rows(9, 2))  # running means of the batches
+    model.features.eval()
+    loaded = round_trip(tmp_path, model, [Layers, nn.Tanh])
+    assert_equal(model, loaded)
+    assert_same_predictions(model, loaded)
+
+
+def test_a_class_that_is_not_passed_is_named(tmp_path):
     save(tmp_path / "file", {"it": Plain()}, {})
-    with pytest.raises(StorageError, match=r"it is a 'Plain', .* load\(path, types=\[Plain\]\)") as refusal:
+    with pytest.raises(StorageError, match=r"it is a 'Plain', .* load\(path, modules=\[Plain\]\)") as refusal:
         load(tmp_path / "file")
     assert not refusal.value.damaged
 
@@ -341,7 +381,7 @@ def infinite() -> Kernel:
 
 def unfit() -> SparseGP:
     model = make_model(RBF(), Gaussian())
-    model.posterior = GaussianPosterior(1, 3)
+    model.posterior = Posterior(1, 3)
     return model
 
 
@@ -356,7 +396,13 @@ def unfit() -> SparseGP:
         (namesake, "two classes have the name 'RBF'"),
         (infinite, "variance must be positive and finite"),
         (unfit, "over 1 latent functions at 3 inducing inputs, the model has 1 and 4"),
-        (lambda: make_model(RBF(), Gaussian()).float(), "precision must be a tensor of 3 axes in torch.float64"),
+        (lambda: make_model(RBF(), Gaussian()).float(), "logits must be a tensor of 1 axes in torch.float64"),
+        (
+            lambda: nn.Linear(2, 3),
+            "a Linear of torch cannot be saved by itself: make it in the constructor of your own",
+        ),
+        (lambda: nn.Sequential(nn.Linear(2, 3)), "a Sequential of torch cannot be saved by itself"),
+        (lambda: make_model(RBF(), Gaussian(), features=RBF()), "features must be None, a feature map or a module"),
         (lambda: "a model", "'it' must be a torch module, got str"),
     ],
 )
@@ -372,46 +418,49 @@ def test_odd_names_of_modules_are_refused(tmp_path, name):
         save(tmp_path / "file", {name: RBF()}, {})
 
 
-@pytest.mark.parametrize("types", [[len], ["RBF"], [int]])
-def test_types_are_classes_of_modules(types):
+@pytest.mark.parametrize("modules", [[len], ["RBF"], [int]])
+def test_modules_are_classes_of_modules(modules):
     with pytest.raises(TypeError, match="classes derived from torch"):
-        load(STORED, types)
+        load(STORED, modules)
 
 
 # hostile files, all with a right checksum
 
 
 def victim() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Description and tensors of a good file: a classifier, a regression that is held, an input scaler."""
+    """Description and tensors of a good file: a classifier behind features, two regressions, a scaler of targets."""
+    features = Chain(Scaling(torch.zeros(2), torch.ones(2)), PrincipalComponents(2, torch.zeros(2), torch.eye(2)))
     modules = {
-        "model": make_model(Sum(RBF([1.0, 2.0]), ArcCosine(1, 2)), Softmax(3)),
+        "model": make_model(Sum(RBF([1.0, 2.0]), ArcCosine(1, 2)), Softmax(3), features=features),
         "mixed": make_model(Linear(bias=1.0), StudentT(), "mixture"),
-        "held": make_model(RBF(), Gaussian(), "held"),
-        "scaler": InputScaler(torch.zeros(2), torch.ones(2)),
+        "plain": make_model(RBF(), Gaussian(), "diagonal"),
+        "scaler": TargetScaler(torch.zeros(2), torch.ones(2)),
     }
     tensors = {
         f"{name}.{key}": tensor for name, module in modules.items() for key, tensor in module.state_dict().items()
     }
-    posterior = {"type": "GaussianPosterior", "arguments": {}}
     arccosine = {"degree": 1, "depth": 2, "bias": None, "normalize": False}
-    members = [{"type": "RBF", "arguments": {}}, {"type": "ArcCosine", "arguments": arccosine}]
-    kernel = {"type": "Sum", "arguments": {"kernels": members}}
-    softmax = {"type": "Softmax", "arguments": {"num_classes": 3}}
+    members = [entry("RBF"), entry("ArcCosine", **arccosine)]
+    maps = [entry("Scaling"), entry("PrincipalComponents", num_components=2)]
 
-    def model(kernel: dict, likelihood: dict, posterior: dict) -> dict[str, Any]:
-        return {"type": "SparseGP", "arguments": {"kernel": kernel, "likelihood": likelihood, "posterior": posterior}}
+    def model(kernel: dict, likelihood: dict, features: Any = None) -> dict[str, Any]:
+        parts = {"kernel": kernel, "likelihood": likelihood, "features": features, "posterior": entry("Posterior")}
+        return entry("SparseGP", **parts)
 
-    student = {"type": "StudentT", "arguments": {"num_outputs": 1}}
-    gaussian = {"type": "Gaussian", "arguments": {"num_outputs": 1}}
     described = {
-        "model": model(kernel, softmax, posterior),
-        "mixed": model({"type": "Linear", "arguments": {}}, student, {"type": "MixturePosterior", "arguments": {}}),
-        "held": model({"type": "RBF", "arguments": {}}, gaussian, {"type": "HeldPosterior", "arguments": {}}),
-        "scaler": {"type": "InputScaler", "arguments": {}},
+        "model": model(entry("Sum", kernels=members), entry("Softmax", num_classes=3), entry("Chain", maps=maps)),
+        "mixed": model(entry("Linear"), entry("StudentT", num_outputs=1)),
+        "plain": model(entry("RBF"), entry("Gaussian", num_outputs=1)),
+        "scaler": entry("TargetScaler"),
     }
     versions = {"autogp": "0.1.0", "torch": "2.13.0"}
     content = {"kind": "model", "versions": versions, "modules": described, "description": {}}
-    return content, {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    flags = {"frozen": [], "evaluating": []}
+    return content | flags, {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def entry(kind: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": kind, "arguments": arguments}
 
 
 def node(content: Any, path: str) -> tuple[Any, Any]:
@@ -459,10 +508,10 @@ def both(*attacks: Callable) -> Callable:
     return lambda content, tensors: [attack(content, tensors) for attack in attacks]
 
 
-def nested(kind: str, levels: int) -> dict[str, Any]:
-    inner: dict[str, Any] = {"type": "Linear", "arguments": {}}
+def nested(kind: str, levels: int, argument: str = "kernels") -> dict[str, Any]:
+    inner = entry("Linear")
     for _ in range(levels):
-        inner = {"type": kind, "arguments": {"kernels": [inner]}}
+        inner = entry(kind, **{argument: [inner]})
     return inner
 
 
@@ -470,18 +519,22 @@ MODEL, KERNEL = "modules/model", "modules/model/arguments/kernel"
 ARC = f"{KERNEL}/arguments/kernels/1/arguments"
 CLASSES = f"{MODEL}/arguments/likelihood/arguments/num_classes"
 OUTPUTS = "modules/mixed/arguments/likelihood/arguments/num_outputs"
-RBF_ENTRY = {"type": "RBF", "arguments": {}}
-PRECISION = "model.posterior.precision"
-OPTIONAL = ("mixed.posterior.lower", "mixed.kernel.log_bias")  # without them it is another model, as good
+DIRECTIONS = "model.features.maps.1.directions"
+FEATURES = f"{MODEL}/arguments/features"
+RBF_ENTRY = entry("RBF")
+UPPER = "model.posterior.upper"
+OPTIONAL = (UPPER, "mixed.posterior.upper", "mixed.kernel.log_bias")  # without them it is another model, as good
 UNKNOWN_TYPES = [
     *("os.system", "builtins.eval", "Module", "Kernel", "Likelihood", "Elementwise", "ModuleList", "Prediction"),
     *("sparsegp", "SparseGP ", "autogp.SparseGP", "autogp.model.SparseGP", "__class__", "Ｓoftmax", "x" * 100_000),
 ]
 STRAY_TENSORS = [
     *("", ".", "model", "model.", "model..kernel", "model.extra", "model.kernel.kernels.2.log_variance", "other.x"),
-    *("tensors", "tensors.", "../model", "modèl.x", "\0", "model.kernel.kernels.1.log_bias", "model.posterior.logits"),
+    *("tensors", "tensors.", "../model", "modèl.x", "\0", "model.kernel.kernels.1.log_bias", "model.posterior.lower"),
     *("x" * 50_000, "model." + "x" * 50_000),
 ]
+FLAGS = ("frozen", "evaluating")
+COUNTS = [0, -1, 1, 3, 2**22, 10**9, 2.0, True, "2", None]
 UNIT = {"type": "Bernoulli", "arguments": {"num_outputs": 1, "link": "logit"}}
 ATTACKS: dict[str, Callable] = {
     # the frame
@@ -509,16 +562,33 @@ ATTACKS: dict[str, Callable] = {
     "type is a list": put(f"{MODEL}/type", ["SparseGP"]),
     "type is empty": put(f"{MODEL}/type", ""),
     **{f"type {name[:40]!r}": put(f"{MODEL}/type", name) for name in UNKNOWN_TYPES},
-    "a scaler for a model": put(f"{MODEL}/type", "InputScaler"),
+    "a scaler for a model": put(f"{MODEL}/type", "TargetScaler"),
     "a kernel for a model": put(f"{MODEL}/type", "Sum"),
-    "a posterior for a model": put(f"{MODEL}/type", "GaussianPosterior"),
-    "another posterior": put(f"{MODEL}/arguments/posterior/type", "MixturePosterior"),
-    "a scaler for a kernel": put(KERNEL, {"type": "InputScaler", "arguments": {}}),
+    "a posterior for a model": put(f"{MODEL}/type", "Posterior"),
+    "an old posterior": put(f"{MODEL}/arguments/posterior/type", "GaussianPosterior"),
+    "a scaler for a kernel": put(KERNEL, entry("TargetScaler")),
+    "a scaler of targets for features": put(FEATURES, entry("TargetScaler")),
+    "a kernel for features": put(FEATURES, RBF_ENTRY),
+    "a model for features": put(f"{FEATURES}/type", "SparseGP"),
+    "a posterior in a chain": put(f"{FEATURES}/arguments/maps/0/type", "Posterior"),
+    "a number for features": put(FEATURES, 1),
+    "a list for features": put(FEATURES, []),
+    "features missing": drop(FEATURES),
+    "features null, their tensors there": put(FEATURES, None),
+    "chains nested 201 deep": put(FEATURES, nested("Chain", 201, "maps")),
+    **{f"components {value}": put(f"{FEATURES}/arguments/maps/1/arguments/num_components", value) for value in COUNTS},
+    # flags
+    **{f"{flag} missing": drop(flag) for flag in FLAGS},
+    **{
+        f"{flag} {value!r}": put(flag, value)
+        for flag in FLAGS
+        for value in [None, 1, "model", {"model": 1}, [1], [None], [[]], ["other"], ["model.other"], [""]]
+    },
     "a model for a kernel": put(f"{KERNEL}/type", "SparseGP"),
     "a likelihood for a kernel": put(KERNEL, {"type": "Softmax", "arguments": {"num_classes": 3}}),
     "a kernel for a likelihood": put(f"{MODEL}/arguments/likelihood", RBF_ENTRY),
     "a kernel for a posterior": put(f"{MODEL}/arguments/posterior", RBF_ENTRY),
-    "another likelihood": put("modules/held/arguments/likelihood/type", "StudentT"),
+    "another likelihood": put("modules/plain/arguments/likelihood/type", "StudentT"),
     "a type for a number": put(f"{ARC}/degree", RBF_ENTRY),
     "one key more in a module": put(f"{MODEL}/code", "import os"),
     # arguments
@@ -563,6 +633,7 @@ ATTACKS: dict[str, Callable] = {
     "kernels twice": put(f"{KERNEL}/arguments/kernels", [RBF_ENTRY] * 2),
     "kernels by the thousand": put(f"{KERNEL}/arguments/kernels", [RBF_ENTRY] * 10_000),
     "sums nested 201 deep": put(KERNEL, nested("Sum", 201)),
+    "sums nested 31 deep": put(KERNEL, nested("Sum", 31)),
     "products nested 300 deep": put(KERNEL, nested("Product", 300)),
     "lists nested 400 deep": put(f"{ARC}/degree", json.loads("[" * 400 + "]" * 400)),
     # which tensors
@@ -588,17 +659,19 @@ ATTACKS: dict[str, Callable] = {
         tensor("mixed.inducing_inputs", lambda it: torch.zeros(1, 1, 2**22)),
         tensor("mixed.kernel.log_variance", lambda it: torch.zeros(1000, 1)),
     ),
-    "precision not square": tensor(PRECISION, lambda it: it[:, :3].clone()),
+    "upper not square": tensor(UPPER, lambda it: it[..., :3].clone()),
     "posterior for two latents": both(
-        tensor(PRECISION, lambda it: it[:2].clone()), tensor("model.posterior.shift", lambda it: it[:2].clone())
+        *(tensor(f"model.posterior.{name}", lambda it: it[:, :2].clone()) for name in ["mean", "log_scale", "upper"])
     ),
     "posterior of three inducing inputs": both(
-        tensor(PRECISION, lambda it: it[:, :3, :3].clone()),
-        tensor("model.posterior.shift", lambda it: it[:, :3].clone()),
+        *(tensor(f"model.posterior.{name}", lambda it: it[:, :, :3].clone()) for name in ["mean", "log_scale"]),
+        tensor(UPPER, lambda it: it[..., :3, :3].clone()),
     ),
+    "mean of two axes": tensor("model.features.maps.1.mean", lambda it: it[:, None]),
+    "directions of three columns": tensor(DIRECTIONS, lambda it: torch.zeros(3, 2)),
     "weights for three components": tensor("mixed.posterior.logits", lambda it: torch.zeros(3, dtype=torch.float64)),
     "no components": both(
-        *(tensor(f"mixed.posterior.{name}", lambda it: it[:0]) for name in ["logits", "mean", "log_scale", "lower"])
+        *(tensor(f"mixed.posterior.{name}", lambda it: it[:0]) for name in ["logits", "mean", "log_scale", "upper"])
     ),
     "lengthscales for three columns": tensor(
         "model.kernel.kernels.0.log_lengthscale", lambda it: torch.zeros(1, 3, dtype=torch.float64)
@@ -617,19 +690,11 @@ ATTACKS: dict[str, Callable] = {
     **{f"{name} is -infinity": set_number(name, -float("inf")) for name in victim()[1]},
     "scale zero": set_number("scaler.scale", 0.0),
     "scale negative": set_number("scaler.scale", -1.0),
-    **{f"lengthscale exp({value})": set_number("held.kernel.log_lengthscale", value) for value in [710, -746, 1e300]},
-    **{f"variance exp({value})": set_number("held.likelihood.log_variance", value) for value in [710, -746, -1e300]},
+    **{f"lengthscale exp({value})": set_number("plain.kernel.log_lengthscale", value) for value in [710, -746, 1e300]},
+    **{f"variance exp({value})": set_number("plain.likelihood.log_variance", value) for value in [710, -746, -1e300]},
     **{f"df {value}": set_number("mixed.likelihood.df", value) for value in [2.0, 0.0, -4.0]},
     **{f"jitter {value}": set_number("model.jitter", value) for value in [0.0, -1e-6, 1.0, 1e300]},
-    "precision zero": tensor(PRECISION, lambda it: it.zero_()),
-    "precision negative": tensor(PRECISION, lambda it: it.neg_()),
-    "precision indefinite": set_number(PRECISION, -1e-3),
-    "precision singular": tensor(PRECISION, lambda it: it.fill_(1.0)),
-    "precision asymmetric": lambda content, tensors: tensors[PRECISION][0, 0, 1].fill_(7.0),
-    "precision all but infinite": tensor(PRECISION, lambda it: it.mul_(-1e308).add_(1e308)),
     "inducing inputs beyond float32": set_number("model.inducing_inputs", 1e39),
-    "covariance asymmetric": lambda content, tensors: tensors["held.posterior.covariance"][0, 0, 0, 1].fill_(7.0),
-    "covariance negative": tensor("held.posterior.covariance", lambda it: it.neg_()),
 }
 
 
@@ -637,8 +702,8 @@ def test_the_victim_itself_is_a_good_file(tmp_path):
     (tmp_path / "file").write_bytes(forge(*victim()))
     loaded = load(tmp_path / "file").modules
     save(tmp_path / "again", loaded, {})
-    assert read_tensors(tmp_path / "again", "model")[1]["modules"] == victim()[0]["modules"] | {
-        "mixed": read_tensors(tmp_path / "file", "model")[1]["modules"]["mixed"]
+    assert read_tensors(tmp_path / "again", "model")[1] == victim()[0] | {
+        "versions": read_tensors(tmp_path / "again", "model")[1]["versions"]
     }
 
 
@@ -661,31 +726,27 @@ def test_hostile_description_is_refused_at_once(tmp_path, attack):
 
 def hostile_but_sound() -> dict[str, Callable]:
     """Changes that leave a model: its predictions may be absurd, but are computed."""
-    names = [f"mixed.posterior.{name}" for name in ("mean", "log_scale", "logits")]
-    names += ["held.posterior.mean", "held.posterior.log_det", "model.posterior.shift"]
+    names = [f"{model}.posterior.{name}" for model in ("mixed", "plain") for name in ("mean", "log_scale", "logits")]
+    names += ["mixed.posterior.upper", DIRECTIONS, "model.features.maps.0.shift"]
     far = {f"{name} is {value}": set_number(name, value) for name in names for value in [1e300, -1e300, 1e-320, 1e8]}
     return far | {
-        "lengthscale all but infinite": set_number("held.kernel.log_lengthscale", 700.0),
-        "lengthscale all but zero": set_number("held.kernel.log_lengthscale", -700.0),
-        "variance all but infinite": set_number("held.kernel.log_variance", 700.0),
-        "variance all but zero": set_number("held.kernel.log_variance", -700.0),
-        "noise all but infinite": set_number("held.likelihood.log_variance", 700.0),
-        "precision all but infinite": tensor(PRECISION, lambda it: it.mul_(1e300)),
-        "precision all but zero": tensor(PRECISION, lambda it: it.mul_(1e-300)),
-        "covariance zero": tensor("held.posterior.covariance", lambda it: it.zero_()),
-        "covariance singular": tensor("held.posterior.covariance", lambda it: it.fill_(1.0)),
+        "lengthscale all but infinite": set_number("plain.kernel.log_lengthscale", 700.0),
+        "lengthscale all but zero": set_number("plain.kernel.log_lengthscale", -700.0),
+        "variance all but infinite": set_number("plain.kernel.log_variance", 700.0),
+        "variance all but zero": set_number("plain.kernel.log_variance", -700.0),
+        "noise all but infinite": set_number("plain.likelihood.log_variance", 700.0),
         "inducing inputs all equal": tensor("model.inducing_inputs", lambda it: it.zero_()),
         "degrees of freedom without end": set_number("mixed.likelihood.df", 1e300),
         "smallest jitter": set_number("model.jitter", 5e-324),
         "largest jitter": set_number("model.jitter", 1e-4),
         "depth 100": put(f"{ARC}/depth", 100),
-        "sums nested 80 deep": both(
-            put("modules/mixed/arguments/kernel", nested("Sum", 80)),
+        "sums nested 28 deep": both(
+            put("modules/mixed/arguments/kernel", nested("Sum", 28)),
             remove_tensor("mixed.kernel.log_variance"),
             remove_tensor("mixed.kernel.log_bias"),
-            add_tensor("mixed.kernel." + "kernels.0." * 80 + "log_variance", torch.zeros(1, 1, dtype=torch.float64)),
+            add_tensor("mixed.kernel." + "kernels.0." * 28 + "log_variance", torch.zeros(1, 1, dtype=torch.float64)),
         ),
-        "a diagonal mixture": remove_tensor("mixed.posterior.lower"),
+        "a diagonal mixture": remove_tensor("mixed.posterior.upper"),
         "no bias": remove_tensor("mixed.kernel.log_bias"),
         "a negative number of rows in the description": put("description/rows", -(2**70)),
         "a caller's tensor": add_tensor("tensors.../é\0", torch.tensor([float("nan")])),
@@ -703,6 +764,10 @@ def test_predictions_of_what_is_accepted_are_computed_or_explained(tmp_path, cha
                 prediction = module.predict(model_files.rows(3, 2))
             except NotPositiveDefiniteError:
                 continue
+            except ValueError as error:
+                if "NaN or infinity" in str(error):  # of features beyond all numbers
+                    continue
+                raise
             assert prediction.mean.shape == prediction.variance.shape
 
 
@@ -719,6 +784,7 @@ def test_predictions_of_what_is_accepted_are_computed_or_explained(tmp_path, cha
         b"\x93NUMPY\x01\x00" + bytes(3000),
         b"PAR1" + bytes(3000),
         b"GGUF" + bytes(3000),
+        (DATA / "model-1.autogp").read_bytes()[:-1],
         STORED.read_bytes()[:-1],
         STORED.read_bytes() + b"\0",
         STORED.read_bytes() * 2,
@@ -738,7 +804,7 @@ def test_other_files_are_refused(tmp_path, content):
 )
 def test_what_is_not_a_file_is_refused(tmp_path, make):
     make(tmp_path / "odd")
-    with pytest.raises(StorageError, match=r"odd (is not a file|does not exist)"):
+    with pytest.raises(StorageError, match=r"odd (cannot be read|does not exist)"):
         load(tmp_path / "odd")
 
 
@@ -761,11 +827,8 @@ def test_a_file_that_grows_or_shrinks_while_it_is_read_is_refused(tmp_path, monk
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fstat", stat_then_change)
-            if len(change) > len(content):
-                load(tmp_path / "file")  # what was promised at the start is there
-            else:
-                with pytest.raises(StorageError, match="shorter while it was read"):
-                    load(tmp_path / "file")
+            with pytest.raises(StorageError, match="is damaged"):
+                load(tmp_path / "file")
 
 
 # time and memory
@@ -776,11 +839,11 @@ def test_the_dearest_kernel_that_is_admitted_takes_seconds(tmp_path):
     content, tensors = victim()
     count = 185
     arccosine = {"type": "ArcCosine", "arguments": {"degree": 2, "depth": 100, "bias": None, "normalize": True}}
-    content["modules"]["held"]["arguments"]["kernel"] = {"type": "Sum", "arguments": {"kernels": [arccosine] * count}}
-    del tensors["held.kernel.log_lengthscale"], tensors["held.kernel.log_variance"]
+    content["modules"]["plain"]["arguments"]["kernel"] = {"type": "Sum", "arguments": {"kernels": [arccosine] * count}}
+    del tensors["plain.kernel.log_lengthscale"], tensors["plain.kernel.log_variance"]
     for i in range(count):
-        tensors[f"held.kernel.kernels.{i}.log_variance"] = torch.zeros(1, dtype=torch.float64)
-        tensors[f"held.kernel.kernels.{i}.log_weight_variance"] = torch.zeros(1, 1, dtype=torch.float64)
+        tensors[f"plain.kernel.kernels.{i}.log_variance"] = torch.zeros(1, dtype=torch.float64)
+        tensors[f"plain.kernel.kernels.{i}.log_weight_variance"] = torch.zeros(1, 1, dtype=torch.float64)
     (tmp_path / "file").write_bytes(forge(content, tensors))
     start = time.process_time()
     load(tmp_path / "file")
@@ -801,7 +864,6 @@ def memory(name):
 torch.set_num_threads(1)
 first, *others = sys.argv[1:]
 load(first)
-torch.linalg.cholesky_ex(torch.eye(300, dtype=torch.float64))
 for path in others:
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before = memory("VmRSS")
@@ -823,30 +885,31 @@ def peaks(*paths: Path) -> list[int]:
 def test_loading_takes_no_more_memory_than_twice_the_file(tmp_path):
     def model(latents: int, size: int, columns: int = 2, diagonal: bool = False) -> SparseGP:
         z = torch.arange(float(size * columns)).reshape(size, columns)
-        mixture = MixturePosterior(latents, size, diagonal=True) if diagonal else None
-        return SparseGP(RBF(1e-2), Bernoulli(latents), z, mixture)
+        return SparseGP(RBF(1e-2), Bernoulli(latents), z, posterior=Posterior(latents, size, 1, diagonal))
 
     good = {
         "ten latents": model(10, 700),
         "one latent": model(1, 2200),
         "columns": model(1, 1000, columns=5000, diagonal=True),
-        "scaler": InputScaler(torch.zeros(2_000_000), torch.ones(2_000_000)),
+        "scaling": Scaling(torch.zeros(2_000_000), torch.ones(2_000_000)),
+        "components": PrincipalComponents(1000, torch.zeros(5000), torch.zeros(5000, 1000, dtype=torch.float64)),
     }
-    for name, module in good.items():
+    many = model(1, 12_500, diagonal=True)  # its matrices would take 1.25 GB each
+    for name, module in [*good.items(), ("many", many)]:
         save(tmp_path / name, {"it": module}, {})
     hostile = ["outputs 4000000", "outputs 1000000000", "classes 1000000000", "products nested 300 deep"]
     for attack in hostile:
         content, tensors = victim()
         ATTACKS[attack](content, tensors)
         (tmp_path / attack).write_bytes(forge(content, tensors))
-    names = [*good, *hostile]
+    names = [*good, "many", *hostile]
     for name, peak in zip(names, peaks(*(tmp_path / name for name in names)), strict=True):
         size = (tmp_path / name).stat().st_size
         if name in good:
             assert size > 30e6
-            assert 0.9 * size < peak < 2 * size + 25e6, name  # LAPACK takes some memory of its own
+            assert 0.9 * size < peak < 2 * size + 10e6, name
         else:
-            assert peak < 120e6, name
+            assert peak < (10e6 if name == "many" else 120e6), name
 
 
 def test_a_long_name_does_not_make_a_long_error(tmp_path):

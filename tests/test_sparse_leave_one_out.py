@@ -10,13 +10,14 @@ from autogp.kernels import RBF
 from autogp.likelihoods import Gaussian, Likelihood
 from autogp.model import condition
 from autogp.objectives import log_predictive
+from autogp.posteriors import Natural
 from autogp.training import absorb
 
 
 def exact_model(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, noise: float) -> SparseGP:
     """The optimal q for these rows, in closed form."""
     model = SparseGP(RBF(lengthscale=0.6), Gaussian(variance=noise), z)
-    absorb(model, x, y)
+    model.posterior.set_natural(absorb(model, Natural.of(model.posterior), x, y))
     return model
 
 

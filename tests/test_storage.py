@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import tracemalloc
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -565,6 +566,7 @@ def test_memory_stays_near_the_size_of_the_tensors(tmp_path):
             tracemalloc.stop()
 
     path = tmp_path / "file"
-    assert peak(lambda: write_tensors(path, tensors, {"kind": "model"})) < 1.1
+    copies = 0 if version("safetensors") >= "0.8" else 1  # of each tensor, made by the library
+    assert peak(lambda: write_tensors(path, tensors, {"kind": "model"})) < 1.1 + copies
     assert peak(lambda: write_tensors(path, {name: t.T for name, t in tensors.items()}, {"kind": "model"})) < 2.1
     assert peak(lambda: read_tensors(path, kind="model")) < 0.1  # beside the tensors themselves, which torch holds

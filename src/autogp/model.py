@@ -231,7 +231,7 @@ class Predictor:
             name: None if name == "posterior" else copy.deepcopy(part) for name, part in model._modules.items()
         }
         self._model._parameters = {"inducing_inputs": nn.Parameter(model.inducing_inputs.detach().clone())}
-        self._model.requires_grad_(False).eval()  # no dropout, no statistics of batches
+        self._model.requires_grad_(False).eval()  # layers such as dropout and batch normalisation do not learn here
         self.likelihood: Likelihood = self._model.likelihood
 
     def predict(self, x: Tensor) -> Prediction:

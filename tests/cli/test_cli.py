@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from passengers import write_passengers
+from passengers import QUICK, write_passengers
 from typer.testing import CliRunner, Result
 
 import autogp
+from autogp import load_model
 from autogp.cli import app
 from autogp.cli.durations import parse_duration
 
@@ -27,6 +28,11 @@ def test_help_answers_before_torch_could_be_imported() -> None:
     subprocess.run([*PROGRAM, "--help"], check=True, capture_output=True, env=ENVIRONMENT)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 0.9
     code = "import sys; import autogp.cli; assert not {'torch', 'pyarrow', 'sklearn'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+
+
+def test_only_a_report_waits_for_matplotlib() -> None:
+    code = "import sys; import autogp.cli.fitting, autogp.cli.evaluating; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
 
 
@@ -110,3 +116,43 @@ def test_a_full_standard_output_is_one_line(passengers: Path, options: list[str]
             text=True,
         )
     assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+
+
+def run_in_shell(redirection: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """The program with its streams redirected as a shell does it."""
+    command = ["sh", "-c", f'"$@" {redirection}', "sh", *PROGRAM, *map(str, arguments)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+
+
+def test_closed_streams_take_nothing_from_the_work(passengers: Path, tmp_path: Path) -> None:
+    model, out = passengers / "survived.autogp", tmp_path / "predictions.csv"
+    for command in (
+        ["fit", passengers / "train.csv", "-t", "survived", "-o", tmp_path / "m.autogp", *QUICK],
+        ["predict", model, passengers / "new.csv", "-o", out],
+        ["info", model, "--json"],
+    ):
+        assert run_in_shell("<&- >&- 2>&-", *command).returncode == 0
+    assert load_model(tmp_path / "m.autogp").n_rows_ == 300
+    assert out.read_text().count("\n") == 51
+
+
+def test_a_closed_standard_output_leaves_errors_as_they_are(tmp_path: Path) -> None:
+    done = run_in_shell(">&-", "info", tmp_path / "none.autogp")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_that_goes_away_ends_the_program_quietly(passengers: Path, options: list[str]) -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "info", passengers / "survived.autogp", *options],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == ("", 1)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from interruption import Interruption
 from passengers import QUICK, write_passengers
 from typer.testing import Result
 
@@ -87,6 +88,13 @@ def test_settings_reach_the_estimator(run: Run, tmp_path: Path) -> None:
     assert model.history_[-1]["epoch"] == 3
 
 
+def test_kernel_and_objective_are_the_estimator_s_own_choice_unless_said(run: Run, tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv", a=RNG.normal(size=60), y=RNG.choice(["u", "v"], 60))
+    run("fit", data, "-t", "y", "-o", tmp_path / "m.autogp", *QUICK)
+    model = load_model(tmp_path / "m.autogp")
+    assert (model.kernel, model.objective) == ("auto", "auto")
+
+
 def test_arrays_and_idx_files_are_taken(run_json: RunJson, tmp_path: Path) -> None:
     x, y = RNG.normal(size=(60, 3)), RNG.integers(0, 3, 60)
     np.savez(tmp_path / "both.npz", x=x, y=y)
@@ -105,20 +113,6 @@ def test_arrays_and_idx_files_are_taken(run_json: RunJson, tmp_path: Path) -> No
     assert found["task"] == "regression"
 
 
-class Interruption:
-    """A progress display that sends a signal after some steps."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __call__(self, progress: Any) -> None:
-        if progress.step == 20:
-            signal.raise_signal(self.number)
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_training_resumes_to_the_same_model(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
@@ -130,8 +124,8 @@ def test_interrupted_training_resumes_to_the_same_model(
     with monkeypatch.context() as patch:
         patch.setattr("autogp.training.progress.progress_display", lambda verbose: Interruption(number))
         result = run(*settings, "-o", out, code=code)
-    assert f"stopped by {number.name} after step" in result.stderr
-    assert "go on with the same command and --resume" in result.stderr
+    saved = f"saved in {folder}, go on with the same command and --resume"
+    assert result.stderr == f"stopped by {number.name} after step 20 of 60; {saved}\n"
     assert folder.is_dir()
     assert not out.exists()
     assert "holds an interrupted training: go on with --resume" in run(*settings, "-o", out, code=1).stderr
@@ -141,6 +135,25 @@ def test_interrupted_training_resumes_to_the_same_model(
     whole, resumed = load_model(tmp_path / "whole.autogp"), load_model(out)
     for name, tensor in whole.model_.state_dict().items():
         assert (resumed.model_.state_dict()[name] == tensor).all()
+
+
+def test_a_second_interrupt_tells_whether_anything_was_saved(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_passengers(tmp_path / "data.csv", 60)
+    command = ["fit", data, "-t", "survived", "--inducing", 5, "--epochs", 60, "-o", tmp_path / "m.autogp"]
+
+    def interrupt(*numbers: signal.Signals) -> None:
+        monkeypatch.setattr("autogp.training.progress.progress_display", lambda verbose: Interruption(*numbers))
+
+    interrupt(signal.SIGINT, signal.SIGINT)
+    assert run(*command, code=130).stderr == "interrupted; nothing was saved\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["data.csv"]
+    interrupt(signal.SIGINT)
+    run(*command, code=130)
+    interrupt(signal.SIGINT, signal.SIGINT)
+    shown = run(*command, "--resume", code=130).stderr
+    assert shown == "interrupted; go on with the same command and --resume\n"
 
 
 def test_training_that_fails_leaves_nothing(error: Callable[..., str], tmp_path: Path) -> None:
@@ -153,7 +166,7 @@ def test_training_that_fails_leaves_nothing(error: Callable[..., str], tmp_path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "data.csv has no rows"),
+        ("", "data.csv is empty"),
         ("a,y\n", "data.csv has no rows"),
         ("a,y\n1,x\n2,x\n", "all rows have the same class, 'x': there is nothing to learn"),
         ("a,y\n1,x\n2,\n", "target column 'y' has a missing value in row 2: remove such rows"),

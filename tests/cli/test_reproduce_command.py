@@ -1,8 +1,11 @@
 """`autogp reproduce`: an experiment from the command line to its files."""
 
 import json
+import re
+import signal
 from pathlib import Path
 
+from interruption import Interruption
 from typer.testing import CliRunner
 
 from autogp.cli import app
@@ -33,3 +36,27 @@ def test_data_that_is_not_at_hand_is_asked_for_in_one_line(tmp_path):
     assert str(tmp_path) in result.stderr
     assert "--download" in result.stderr
     assert result.output.count("is not at hand") == 1
+
+
+def test_a_run_that_a_signal_stops_says_how_to_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("autogp.training.progress.progress_display", lambda verbose: Interruption(signal.SIGTERM))
+    result = CliRunner().invoke(app, ["reproduce", "digits", "--only", "*-elbo-50-seed0", "--out", str(tmp_path)])
+    assert result.exit_code == 143
+    assert re.fullmatch(r"stopped by SIGTERM .* go on with the same command and --resume\n", result.stderr)
+
+
+def test_a_dry_run_is_asked_of_the_experiment(monkeypatch):
+    asked = []
+    monkeypatch.setattr("autogp.experiments.reproduce", lambda name, **options: asked.append(options) or [])
+    for options in ([], ["--dry-run"]):
+        assert CliRunner().invoke(app, ["reproduce", "digits", *options]).exit_code == 0
+    assert [options["dry_run"] for options in asked] == [False, True]
+    assert (
+        "it prints Python, not JSON" in CliRunner().invoke(app, ["reproduce", "digits", "--dry-run", "--json"]).stderr
+    )
+
+
+def test_presets_are_the_experiment_s():
+    result = CliRunner().invoke(app, ["reproduce", "mnist", "--preset", "theirs"])
+    assert result.exit_code == 1
+    assert result.stderr == f"error: mnist has no preset 'theirs'; it has {', '.join(EXPERIMENTS['mnist'].presets)}\n"

@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["batches", "columns", "encoding", "files", "readers", "scaling", "sources", "summary", "texts"]
+    "name", ["batches", "columns", "encoding", "files", "labels", "readers", "scaling", "sources", "summary", "texts"]
 )
 def test_examples_hold(name: str) -> None:
     found = doctest.testmod(importlib.import_module(f"autogp.data.{name}"))

@@ -1,5 +1,6 @@
 """Rows come out of every kind of array as they were put in, without a copy of the whole."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autogp.data import ArraySource, Source, Subset, fingerprint
+from autogp.data import ArraySource, Source, Subset, fingerprint, sources
 from autogp.data.sources import evenly_spaced
 
 ROWS = np.array([4, 1, 1])
@@ -145,16 +146,18 @@ def test_fingerprint_is_the_same_for_the_same_numbers_wherever_they_are(tmp_path
     assert fingerprint(ArraySource(x, y)) == fingerprint(ArraySource(x.astype(">f8"), y))
 
 
-@pytest.mark.parametrize("change", ["first", "last", "target", "dtype", "order", "length"])
+@pytest.mark.parametrize("change", ["first", "last", "one pixel", "one label", "dtype", "order", "length"])
 def test_fingerprint_differs_for_other_data(change: str) -> None:
-    x, y = np.random.default_rng(0).normal(size=(3000, 4)).astype(np.float32), np.arange(3000)
+    x, y = np.random.default_rng(0).normal(size=(5000, 4)).astype(np.float32), np.arange(5000)
     other, targets = x.copy(), y.copy()
     if change == "first":
         other[0, 0] += 1
     elif change == "last":
         other[-1, -1] += 1
-    elif change == "target":
-        targets[0] += 1
+    elif change == "one pixel":
+        other[4321, 2] += 1
+    elif change == "one label":
+        targets[1234] += 1
     elif change == "dtype":
         other = x.astype(np.float64)
     elif change == "order":
@@ -162,6 +165,23 @@ def test_fingerprint_differs_for_other_data(change: str) -> None:
     else:
         other, targets = x[:-1], y[:-1]
     assert fingerprint(ArraySource(x, y)) != fingerprint(ArraySource(other, targets))
+
+
+@given(st.integers(1, 61))
+def test_fingerprint_does_not_depend_on_how_many_rows_are_read_at_a_time(rows: int) -> None:
+    source = ArraySource(np.arange(120.0).reshape(60, 2)[:, ::-1], np.arange(120).reshape(60, 2))
+    parts = [hashlib.sha256(part.tobytes()).digest() for part in source.rows(np.arange(60))]
+    whole = hashlib.sha256(b"".join(parts)).hexdigest()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK_NUMBERS", 2 * rows)
+        assert fingerprint(source) == {
+            "rows": 60,
+            "features": 2,
+            "x_dtype": "float64",
+            "y_dtype": "int64",
+            "y_shape": [2],
+            "sha256": whole,
+        }
 
 
 def test_any_object_with_length_and_rows_is_a_source() -> None:
@@ -173,4 +193,4 @@ def test_any_object_with_length_and_rows_is_a_source() -> None:
             return numbers[:, None] % 256, numbers % 2
 
     source: Source = Generated()
-    assert fingerprint(source)["rows"] == 10**9
+    assert [part.tolist() for part in Subset(source, np.array([7, 300])).rows(np.array([1]))] == [[[44]], [0]]

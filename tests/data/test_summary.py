@@ -77,7 +77,7 @@ def test_without_targets_there_are_no_target_moments() -> None:
 def test_first_input_that_is_not_finite_is_named(value: float, check) -> None:
     x = np.zeros((100, 5), np.float32)
     x[57, 3] = x[60, 1] = value
-    with pytest.raises(ValueError, match=rf"inputs hold {value} in row 57, column 3 \(both counted from 0\)"):
+    with pytest.raises(ValueError, match=rf"inputs hold {value} in row 57, column 3 \(counted from 0\)"):
         check(ArraySource(x, np.zeros(100)), chunk_rows=10)
 
 
@@ -89,6 +89,14 @@ def test_first_target_that_is_not_finite_is_named(check) -> None:
         check(ArraySource(np.zeros((100, 1), int), y), chunk_rows=10)
     with pytest.raises(ValueError, match=r"targets hold nan in row 33 \("):
         check(ArraySource(np.zeros((100, 1), int), y[:, 1]), chunk_rows=10)
+
+
+def test_missing_inputs_may_be_allowed_but_infinite_ones_never() -> None:
+    x = np.array([[1.0, 0.0], [np.nan, 1.0]])
+    check_finite(ArraySource(x), allow_missing_inputs=True)
+    x[1, 1] = -np.inf
+    with pytest.raises(ValueError, match="inputs hold -inf in row 1, column 1"):
+        check_finite(ArraySource(x), allow_missing_inputs=True)
 
 
 def test_missing_targets_may_be_allowed_but_infinite_ones_never() -> None:

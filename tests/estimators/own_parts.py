@@ -48,9 +48,6 @@ class Ordinal(Likelihood):
         below, above = edges[y] - f[..., 0], edges[y + 1] - f[..., 0]
         return (torch.special.ndtr(above) - torch.special.ndtr(below)).clamp_min(1e-30).log()
 
-    def check_targets(self, y):
-        return y.long()
-
     def conditional_moments(self, f):
         edges = torch.special.ndtr(f.new_tensor([-1.0, 1.0]) - f)
         probabilities = torch.cat([edges[..., :1], edges[..., 1:] - edges[..., :1], 1 - edges[..., 1:]], -1)

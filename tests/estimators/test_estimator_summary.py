@@ -74,3 +74,8 @@ def test_every_kind_of_model_is_described(model, targets, words, capsys):
     assert all(word in shown for word in words)
     assert "nan" not in shown
     assert max(map(len, shown.splitlines())) <= 120
+
+
+def test_labels_that_steer_a_terminal_are_written_out(capsys):
+    GPClassifier(5, max_epochs=2).fit(X, np.where(y > 0, "\x1b[2J", "\u202e")).summary()
+    assert r"2 classes (\x1b[2J, \u202e)" in capsys.readouterr().out

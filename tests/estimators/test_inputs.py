@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_iris
 
 from autogp import GPClassifier, GPRegressor
-from autogp.data import ArraySource, open_source
+from autogp.data import ArraySource, Labels, open_source
 
 X, y = load_iris(return_X_y=True)
 
@@ -61,7 +61,7 @@ def test_images_of_bytes_stay_bytes_and_share_one_scale():
     images[:, :3] = 0  # a dark edge
     label = images[:, :32].mean(1) > images[:, 32:].mean(1)
     model = classifier(max_epochs=30).fit(images, label)
-    assert len(model.input_scaler_.scale.unique()) == 1
+    assert len(model.model_.features.maps[0].scale.unique()) == 1
     assert model.score(images, label) > 0.9
 
 
@@ -153,6 +153,20 @@ def test_files_are_sources_with_targets_inside(tmp_path):
     assert list(model.feature_names_in_) == list(frame.columns)
     assert model.score(frame, survived) > 0.75
     assert (model.predict(source) == model.predict(frame)).all()
+
+
+def test_rows_of_a_file_are_one_number_per_column_and_labels_are_never_text_again(tmp_path, monkeypatch):
+    frame, survived = passengers()
+    frame.assign(survived=survived).to_csv(tmp_path / "passengers.csv", index=False)
+    source = open_source(tmp_path / "passengers.csv", "survived", classes=["yes", "unknown", "no"])
+    assert source.rows(np.arange(3))[0].shape == (3, 5)
+    monkeypatch.setattr(Labels, "__array__", None)
+    model = classifier().fit(source)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert (
+        model.model_.inducing_inputs.shape[-1] == 10
+    )  # age and a gap, three ports and a gap, two classes, crew, noise
+    assert (model.predict(source) == classifier().fit(frame, survived).predict(frame)).mean() > 0.95
 
 
 def test_a_file_of_numbers_serves_arrays_and_frames_later(tmp_path):

@@ -10,6 +10,7 @@ from formulas import collapsed_bound, exact_posterior, log_evidence, natural_ste
 from autogp import SparseGP, elbo
 from autogp.kernels import RBF
 from autogp.likelihoods import Gaussian
+from autogp.posteriors import Natural
 
 LENGTHSCALE, VARIANCE, NOISE = np.array([0.8, 1.5]), 1.7, 0.1
 
@@ -88,11 +89,11 @@ def test_elbo_at_any_other_q_is_below_collapsed_bound():
     model = fitted(x, y, x[:12])
     best = bound(model, x, y)
     generator = torch.Generator().manual_seed(0)
-    precision, shift = model.posterior.precision.clone(), model.posterior.shift.clone()
+    q = Natural.of(model.posterior)
     for scale in (1e-3, 1e-1, 1.0):
-        noise = torch.randn(precision.shape, dtype=precision.dtype, generator=generator)
-        model.posterior.precision.copy_(precision + scale * noise @ noise.mT)
-        model.posterior.shift.copy_(shift + scale * noise[..., 0])
+        noise = torch.randn(q.precision.shape, dtype=torch.float64, generator=generator)
+        moved = Natural(q.precision + scale * noise @ noise.mT, q.shift + scale * noise[..., 0])
+        model.posterior.set_natural(moved)
         assert bound(model, x, y) < best - 1e-8
 
 
@@ -134,9 +135,7 @@ def test_separate_kernels_of_equal_parameters_equal_the_shared_kernel(separate_k
     separate = SparseGP(kernel, Gaussian(3, variance=NOISE), z.repeat(3, 1, 1) if separate_inputs else z)
     natural_step(separate, torch.from_numpy(x), torch.from_numpy(y))
     assert bound(separate, x, y) == pytest.approx(bound(shared, x, y), rel=1e-11)
-    for found, expected in zip(
-        separate(torch.from_numpy(new))[1:3], shared(torch.from_numpy(new))[1:3], strict=True
-    ):
+    for found, expected in zip(separate(torch.from_numpy(new))[1:3], shared(torch.from_numpy(new))[1:3], strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 

@@ -24,8 +24,8 @@ def mixture(components: int, diagonal: bool, seed: int, latents: int = 2, induci
             parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64, generator=generator))
         posterior.mean.mul_(apart)
         posterior.log_scale.mul_(0.4).add_(narrow)
-        if posterior.lower is not None:
-            posterior.lower.mul_(0.3)
+        if posterior.upper is not None:
+            posterior.upper.mul_(0.3)
     return posterior
 
 
@@ -36,9 +36,9 @@ def moments(posterior: Posterior) -> Moments:
 def components_of(posterior: Posterior) -> MultivariateNormal:
     """Batch of the components [K, Q], built from the parameters without the library."""
     root = torch.diag_embed(posterior.log_scale.exp())
-    if posterior.lower is not None:
-        root = root + posterior.lower.tril(-1)
-    return MultivariateNormal(posterior.mean, scale_tril=root)
+    if posterior.upper is not None:
+        root = root + posterior.upper.triu(1)
+    return MultivariateNormal(posterior.mean, root @ root.mT)
 
 
 def prior_of(posterior: Posterior) -> Independent:
@@ -173,8 +173,8 @@ def test_kl_and_its_gradients_are_finite_for_extreme_scales_and_weights(diagonal
     posterior = mixture(3, diagonal, 1)
     with torch.no_grad():
         posterior.log_scale.add_(scale)
-        if posterior.lower is not None:
-            posterior.lower.mul_(math.exp(scale))
+        if posterior.upper is not None:
+            posterior.upper.mul_(math.exp(scale))
         posterior.logits.copy_(torch.tensor([0.0, -40.0, 40.0]))
     value = moments(posterior).kl()
     assert torch.isfinite(value)

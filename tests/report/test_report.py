@@ -246,7 +246,7 @@ def test_a_source_brings_its_own_targets_and_the_shape_of_its_images(digits, tmp
 
 def test_a_source_of_a_table_shows_the_columns_of_the_table(passengers, tmp_path):
     encoder = passengers.estimator.encoder_
-    source = ArraySource(encoder.transform(as_table(passengers.X)), columns=encoder.columns, encoder=encoder)
+    source = ArraySource(encoder.transform(as_table(passengers.X)), columns=encoder.used, encoder=encoder)
     by_source = report_on(passengers._replace(X=source), tmp_path)
     by_table = report_on(passengers, tmp_path)
     assert by_source.tables == by_table.tables

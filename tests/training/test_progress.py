@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from learnable import Problem
@@ -29,7 +30,7 @@ PROGRESS = Progress(
     seconds=70.0,
     seconds_left=163.4,
     skipped=0,
-    predictor=lambda: Problem("softmax").model().predictor(),
+    predictor=Mock(),
 )
 
 
@@ -113,6 +114,8 @@ def test_display_suits_where_standard_error_goes(monkeypatch):
     assert isinstance(display, PlainLines)
     assert display.stream is sys.stderr
     assert display.interval == 30.0
+    monkeypatch.setattr(sys, "stderr", None)  # as in a program without a console
+    assert progress_display(True) is None
 
 
 @pytest.mark.parametrize("verbose", [True, False])

@@ -8,13 +8,14 @@ import typer
 
 import autogp
 from autogp.cli.durations import parse_duration
-from autogp.cli.terminal import reporting
+from autogp.cli.terminal import Commands, reporting
 
 __all__ = ["app"]
 
 EXIT_CODES = "Exit codes: 0 done, 1 something is wrong with data or model, 2 wrong usage, 130 and 143 interrupted."
 
 app = typer.Typer(
+    cls=Commands,
     help="Gaussian process models for any likelihood, at any scale.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
@@ -35,6 +36,7 @@ class Task(StrEnum):
 class Kernel(StrEnum):
     """The kernels that have a name."""
 
+    AUTO = "auto"
     RBF = "rbf"
     MATERN12 = "matern12"
     MATERN32 = "matern32"
@@ -44,8 +46,9 @@ class Kernel(StrEnum):
 
 
 class Objective(StrEnum):
-    """What kernel and inducing inputs are learnt by."""
+    """What kernel and inducing inputs maximise."""
 
+    AUTO = "auto"
     ELBO = "elbo"
     LOO = "loo"
     PREDICTIVE = "predictive"
@@ -63,13 +66,6 @@ class Experiment(StrEnum):
     UCI = "uci"
     WISCONSIN = "wisconsin"
     MINING = "mining"
-
-
-class Preset(StrEnum):
-    """Whose settings."""
-
-    OURS = "ours"
-    PAPER = "paper"
 
 
 ModelPath = Annotated[
@@ -113,11 +109,11 @@ def fit(
     ] = None,
     inducing: Annotated[int, typer.Option(min=1, help="Inducing inputs: accuracy and time grow with them.")] = 200,
     kernel: Annotated[
-        Kernel | None, typer.Option(help="How rows are compared; by default rbf for classes, else matern52.")
-    ] = None,
+        Kernel, typer.Option(help="How rows are compared; auto is rbf for classes, else matern52.")
+    ] = Kernel.AUTO,
     objective: Annotated[
-        Objective, typer.Option(help="What kernel and inducing inputs are learnt by.")
-    ] = Objective.ELBO,
+        Objective, typer.Option(help="What kernel and inducing inputs maximise; auto suits most data.")
+    ] = Objective.AUTO,
     time: Annotated[
         float | None, typer.Option(parser=parse_duration, metavar="DURATION", help="End in time: 90s, 5m or 1h30m.")
     ] = None,
@@ -147,7 +143,7 @@ def fit(
             ignore or [],
             {
                 "n_inducing": inducing,
-                **({} if kernel is None else {"kernel": kernel.value}),
+                "kernel": kernel.value,
                 "objective": objective.value,
                 "time_budget": time,
                 "max_epochs": epochs,
@@ -230,7 +226,7 @@ def info(model: ModelPath, json: Json = False, debug: Debug = False) -> None:
 def reproduce(
     name: Annotated[Experiment, typer.Argument(help="The experiment.", show_default=False)],
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else AUTOGP_DATA says.")] = None,
-    preset: Annotated[Preset, typer.Option(help="Our settings, or the paper's.")] = Preset.OURS,
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Our settings, or others: 'paper'.")] = "ours",
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of everything random; by default the experiment's own.")
     ] = None,
@@ -246,6 +242,7 @@ def reproduce(
         bool, typer.Option("--validation", help="Judge by held-out training rows, to choose settings.")
     ] = False,
     download: Annotated[bool, typer.Option("--download", help="Fetch data that is not at hand.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the Python call of each run; run none.")] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the results.")] = Path("results"),
     json: Json = False,
     debug: Debug = False,
@@ -254,16 +251,19 @@ def reproduce(
     with reporting(json, debug) as terminal:
         from autogp import experiments
 
+        if dry_run and json:
+            raise typer.BadParameter("it prints Python, not JSON", param_hint="--dry-run")
         written = experiments.reproduce(
             name.value,
             data=data,
-            preset=preset.value,
+            preset=preset,
             seed=seed,
             time=time,
             resume=resume,
             validation=validation,
             only=only,
             download=download,
+            dry_run=dry_run,
             results=out,
             verbose=not json,
         )

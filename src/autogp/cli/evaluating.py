@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 from sklearn.base import is_classifier
 
 from autogp import metrics
@@ -13,7 +12,6 @@ from autogp.cli.predicting import QUANTILES
 from autogp.cli.terminal import Terminal
 from autogp.cli.writing import check_writable
 from autogp.data import ArraySource, check_finite, open_source
-from autogp.report import write_report
 
 __all__ = ["evaluate_file", "report_file"]
 
@@ -37,15 +35,14 @@ def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str 
     for note in source.notes:
         terminal.note(note)
     terminal.say(f"{model_path} on {len(source):,} rows of {data}")
-    table = Table("score", "value", "")
-    for name, value in scores.items():
-        table.add_row(name, f"{value:.4g}", WORDS[name])
-    terminal.say(table)
+    terminal.table(["score", "value", ""], ([name, f"{value:.4g}", WORDS[name]] for name, value in scores.items()))
     terminal.result({"rows": len(source), **scores, "notes": source.notes})
 
 
 def report_file(terminal: Terminal, model_path: Path, data: Path, target: str | None, out: Path) -> None:
     """Writes the page that `autogp report` promises."""
+    from autogp.report import write_report  # here: matplotlib is a tenth of what `autogp evaluate` would import
+
     check_writable(out, data, model_path)
     model = open_model(model_path)
     source = _open(model, data, target)

@@ -9,13 +9,13 @@ import typer
 
 from autogp.cli.models import facts
 from autogp.cli.tasks import TaskFound, find_task
-from autogp.cli.terminal import Terminal
+from autogp.cli.terminal import RESUME, Terminal
 from autogp.cli.writing import check_writable
 from autogp.data import ArraySource, is_table, open_source
-from autogp.data.readers import column_names, refuse_unknown
+from autogp.data.readers import column_names
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import describe
-from autogp.training import TrainingInterruptedError
+from autogp.features import Columns
 
 __all__ = ["fit_file"]
 
@@ -51,14 +51,12 @@ def fit_file(
     try:
         model.fit(source, found.y)
         model.save(out)
-    except TrainingInterruptedError as stop:
-        message = f"{str(stop).split(';')[0]}; go on with the same command and --resume"
-        raise TrainingInterruptedError(message, stop.exit_code) from None
     except BaseException as error:
-        if not list(folder.glob("step-*")):
-            shutil.rmtree(folder, ignore_errors=True)  # there is nothing to go on from
-        if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt("interrupted; nothing was saved") from None
+        saved = any(folder.glob("step-*"))
+        if not saved:
+            shutil.rmtree(folder, ignore_errors=True)
+        if type(error) is KeyboardInterrupt:  # in the middle of a step
+            raise KeyboardInterrupt(f"interrupted; {RESUME if saved else 'nothing was saved'}") from None
         raise
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -75,13 +73,12 @@ def _open(data: Path, target: str | None, ignore: list[str]) -> ArraySource:
         raise ValueError(f"--ignore is for columns that have names; {data} has none")
     if not is_table(data) or not data.is_file():
         return open_source(data, target)
-    names = column_names(data)
     if target is None:
-        raise typer.BadParameter(f"which column is to be predicted? There are {_listed(names)}", param_hint="--target")
-    refuse_unknown(data, [target, *ignore], names)
+        names = _listed(column_names(data))
+        raise typer.BadParameter(f"which column is to be predicted? There are {names}", param_hint="--target")
     if target in ignore:
         raise ValueError(f"--ignore names {target!r}, the column that is to be predicted")
-    return open_source(data, target, columns=[name for name in names if name != target and name not in ignore])
+    return open_source(data, target, ignore=ignore)
 
 
 def _tell(terminal: Terminal, data: Path, source: ArraySource, found: TaskFound) -> None:
@@ -89,15 +86,14 @@ def _tell(terminal: Terminal, data: Path, source: ArraySource, found: TaskFound)
     terminal.say(f"{data}: {len(source):,} rows")
     target = f"{found.task} of {', '.join(source.targets)}" if source.targets else found.task
     if found.task == "classification":
-        labels = [str(label) for label in np.unique(found.y)]
+        labels = [str(label) for label in found.y.classes]
         target += f", {len(labels)} classes: {_listed(labels)}"
     terminal.say(f"  {target}" + (f" ({found.assumption})" if found.assumption else ""))
-    width = source.rows(np.zeros(1, np.int64))[0].shape[1]
     if source.encoder is None:
-        terminal.say(f"  {_counted(width, 'input')}")
+        terminal.say(f"  {_counted(source.rows(np.zeros(1, np.int64))[0].shape[1], 'input')}")
     else:
-        used = source.encoder.used
-        more = "" if width == len(used) else f", encoded in {_counted(width, 'column')}"
+        used, features = source.encoder.used, Columns.of(source.encoder)
+        more = "" if features is None else f", encoded in {_counted(len(features.columns), 'column')}"
         terminal.say(f"  {_counted(len(used), 'input')}{more}: {_listed(used)}")
     for note in source.notes:
         terminal.say(f"  {note}")

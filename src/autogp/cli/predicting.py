@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import typer
-from rich.table import Table
-from rich.text import Text
 from sklearn.base import is_classifier
 
 from autogp.cli.models import encoder_for, open_model
@@ -76,14 +74,12 @@ def _write(terminal: Terminal, model: Any, rows: Iterator[np.ndarray], out: Path
 
 
 def _show(terminal: Terminal, batch: pa.RecordBatch) -> None:
-    table = Table("row")
-    for name in batch.schema.names[:MOST_COLUMNS]:
-        table.add_column(Text(name))  # a label may look like rich's markup
     number_format = ".3f" if "class" in batch.schema.names else ".4g"  # probabilities, or numbers of any size
-    for number, row in enumerate(batch.to_pylist(), 1):
-        values = list(row.values())[:MOST_COLUMNS]
-        texts = (format(value, number_format) if isinstance(value, float) else str(value) for value in values)
-        table.add_row(str(number), *map(Text, texts))
-    terminal.say(table)
+    rows = (
+        [format(value, number_format) if isinstance(value, float) else str(value) for value in row.values()]
+        for row in batch.to_pylist()
+    )
+    names = ["row", *batch.schema.names[:MOST_COLUMNS]]
+    terminal.table(names, ([str(number), *row[:MOST_COLUMNS]] for number, row in enumerate(rows, 1)))
     if batch.num_columns > MOST_COLUMNS:
         terminal.say(f"and {batch.num_columns - MOST_COLUMNS} more columns")

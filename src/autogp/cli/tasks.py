@@ -1,10 +1,11 @@
 """What kind of target a file holds, and what was assumed about it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from autogp.data import ArraySource
+from autogp.data import ArraySource, Labels
 
 __all__ = ["TaskFound", "find_task"]
 
@@ -18,7 +19,7 @@ class TaskFound:
     """The task, its targets, and the sentence that says what was assumed."""
 
     task: str  # classification, regression or count
-    y: np.ndarray  # labels of any type [N], or numbers [N] or [N, P]
+    y: Any  # Labels [N], or numbers [N] or [N, P]
     assumption: str = ""
 
 
@@ -36,14 +37,14 @@ def find_task(source: ArraySource, wanted: str) -> TaskFound:
                 f"the target holds text, such as {source.classes[0]!r}: --task {wanted} needs numbers, text is for "
                 "classification"
             )
-        return _classification(np.array(source.classes)[y], "the target holds text" if wanted == "auto" else "")
+        return _classification(Labels.of(y, source.classes), "the target holds text" if wanted == "auto" else "")
     whole = y.dtype.kind != "f" or bool((y == np.rint(y)).all())
     if wanted == "auto":
         return _likeliest(y, whole)
     if wanted == "classification":
         if not whole or y.ndim == 2:
             raise ValueError("the target holds fractions or several columns: --task classification needs one of labels")
-        return _classification(y.astype(np.int64))
+        return _classification(Labels.of(y.astype(np.int64)))
     if wanted == "count" and (not whole or y.min() < 0):
         row = int(np.flatnonzero(((y < 0) | (y != np.rint(y))).reshape(len(y), -1).any(axis=1))[0])
         raise ValueError(f"--task count needs whole numbers from 0, but the target holds {y[row]} in row {row + 1}")
@@ -59,17 +60,17 @@ def _likeliest(y: np.ndarray, whole: bool) -> TaskFound:
     few = count <= max(2, min(MOST_CLASSES, len(y) // ROWS_PER_CLASS))
     if few and (y.dtype.kind != "f" or count <= 2):
         return _classification(
-            y.astype(np.int64),
+            Labels.of(y.astype(np.int64)),
             f"the target holds {count} different whole numbers; {OTHER_TASKS}",
         )
     other = "; --task count is for counts, --task classification for labels" if y.min() >= 0 else ""
     return TaskFound("regression", y, f"the target holds {count} different whole numbers{other}")
 
 
-def _classification(labels: np.ndarray, assumption: str = "") -> TaskFound:
-    count = len(np.unique(labels))
+def _classification(labels: Labels, assumption: str = "") -> TaskFound:
+    count = len(labels.classes)
     if count == 1:
-        raise ValueError(f"all rows have the same class, {str(labels[0])!r}: there is nothing to learn")
+        raise ValueError(f"all rows have the same class, {str(labels.classes[0])!r}: there is nothing to learn")
     if count > max(MOST_CLASSES, len(labels) // 2):
         raise ValueError(
             f"the target holds {count} different labels in {len(labels)} rows: most classes would have a single row"

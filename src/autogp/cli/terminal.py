@@ -4,40 +4,57 @@ import json
 import logging
 import math
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
-__all__ = ["Terminal", "reporting"]
+from autogp.printing import escaped
+
+__all__ = ["RESUME", "Commands", "Terminal", "reporting"]
+
+RESUME = "go on with the same command and --resume"
 
 
 class Terminal:
-    """Standard output as words and tables, or as one JSON object; notes, progress and errors go to standard error."""
+    """Standard output as words and tables, or as one JSON object; notes, progress and errors go to standard error.
+
+    Names of files and columns, labels and cells are text, not rich's markup, and steer no terminal: they are escaped
+    here, and nowhere else.
+    """
 
     def __init__(self, json: bool) -> None:
         self.json = json
         self.out = Console(highlight=False, quiet=json)
         self.err = Console(highlight=False, stderr=True)
 
-    def say(self, thing: Any = "", style: str = "") -> None:
-        """Shows a text or a table, unless the output is JSON."""
-        if isinstance(thing, str):
-            # Names of files and columns may look like rich's markup, and must not be broken in two.
-            thing = Text(thing, style)
-        self.out.print(thing, soft_wrap=isinstance(thing, Text))
+    def say(self, text: str) -> None:
+        """Shows a text, unless the output is JSON."""
+        self.out.print(_text(text), soft_wrap=True)
+
+    def table(self, names: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+        """Shows a table, unless the output is JSON."""
+        table = Table()
+        for name in names:
+            table.add_column(_text(name))
+        for row in rows:
+            table.add_row(*map(_text, row))
+        self.out.print(table)
 
     def note(self, text: str) -> None:
         """Tells what a person should know, on standard error."""
-        self.err.print(Text.assemble(("note: ", "yellow"), text), soft_wrap=True)
+        self.err.print(_text(text, "note: ", "yellow"), soft_wrap=True)
 
     def result(self, values: dict[str, Any]) -> None:
         """The one JSON object, where that was asked for."""
@@ -52,29 +69,74 @@ class Terminal:
         except OSError:  # standard output itself is what is wrong: what it still holds must not fail again at the end
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        self.err.print(Text.assemble((label, "bold red"), text), soft_wrap=True)
+        self.err.print(_text(text, label, "bold red"), soft_wrap=True)
+
+
+def _text(text: str, label: str = "", style: str = "") -> Text:
+    return Text.assemble((label, style), escaped(text))
 
 
 @contextmanager
 def reporting(json: bool, debug: bool) -> Iterator[Terminal]:
     """A command runs within: whatever it raises becomes one line and an exit code; `debug` shows the traceback too."""
     terminal = Terminal(json)
-    logging.getLogger("autogp.interrupts").disabled = True  # told below
-    with warnings.catch_warnings(), _terminable():
-        warnings.showwarning = lambda message, *_: terminal.note(" ".join(str(message).split()))
+    with warnings.catch_warnings(), _logging_to(terminal), _terminable():
+        warnings.showwarning = lambda message, *_: terminal.note(_one_line(message))
         try:
             yield terminal
             sys.stdout.flush()
         except (typer.Exit, typer.BadParameter, BrokenPipeError):
             raise
         except KeyboardInterrupt as stop:
-            terminal.fail(str(stop) or "interrupted", label="")
+            terminal.fail(str(stop).replace("resume from there", RESUME) or "interrupted", label="")
             raise typer.Exit(getattr(stop, "exit_code", 130)) from None
         except Exception as error:
             if debug:
-                traceback.print_exc(file=sys.stderr)
+                terminal.err.print(_text(traceback.format_exc()), soft_wrap=True, end="")
             terminal.fail(_in_words(error))
             raise typer.Exit(1) from None
+
+
+class Commands(TyperGroup):
+    """The program: a closed standard stream does it no harm, and wrong usage is quoted escaped."""
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        # Else the next file that is opened would take the stream's place.
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            if getattr(sys, name) is None:
+                setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+        return super().main(*args, **settings)
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        with _escaping_usage():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _escaping_usage():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _escaping_usage() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "message"):  # an error of click's, whose classes typer does not show
+            error.message = escaped(error.message)  # pyright: ignore[reportAttributeAccessIssue]
+        raise
+
+
+@contextmanager
+def _logging_to(terminal: Terminal) -> Iterator[None]:
+    """Log messages become notes, but the one on an interrupted training: `reporting` tells that."""
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: terminal.note(record.getMessage())
+    handler.addFilter(lambda record: record.name != "autogp.interrupts")
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 @contextmanager
@@ -112,10 +174,14 @@ def _in_words(error: Exception) -> str:
         return "there is not enough memory: close other programs, or give fewer rows or inducing inputs"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    text = " ".join(str(error).split())
+    text = _one_line(error)
     if isinstance(error, expected):
         return text
     return f"unexpected {type(error).__name__}: {text} (--debug shows where)"
+
+
+def _one_line(message: object) -> str:
+    return re.sub(r"\s*\n\s*", " ", str(message).strip())
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from autogp.data.batches import Batches, prefetch
 from autogp.data.columns import as_table
 from autogp.data.encoding import TableEncoder
 from autogp.data.files import is_table, open_source, read_rows
+from autogp.data.labels import Labels
 from autogp.data.scaling import TargetScaler
 from autogp.data.sources import ArraySource, Source, Subset, blocks, fingerprint
 from autogp.data.summary import Moments, Summary, check_finite, summarise
@@ -12,6 +13,7 @@ from autogp.data.texts import Unseen
 __all__ = [
     "ArraySource",
     "Batches",
+    "Labels",
     "Moments",
     "Source",
     "Subset",

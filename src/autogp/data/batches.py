@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autogp.data.sources import Source, Subset
+from autogp.data.sources import Source
 
 __all__ = ["Batches", "prefetch"]
 
@@ -103,13 +103,10 @@ def prefetch(
 
 
 def _is_quick(batches: Batches) -> bool:
-    source = batches.source
-    while isinstance(source, Subset):
-        source = source.source
-    if not getattr(source, "in_memory", False):
+    if not getattr(batches.source, "in_memory", False):
         return False
-    x, _ = source.rows(np.zeros(1, np.int64))
-    return x.nbytes * min(batches.batch_size, len(source)) < SMALL_BATCH_BYTES
+    x, _ = batches.source.rows(np.zeros(1, np.int64))
+    return x.nbytes * min(batches.batch_size, len(batches.source)) < SMALL_BATCH_BYTES
 
 
 def _as_tensor(array: np.ndarray) -> Tensor:

@@ -17,15 +17,30 @@ __all__ = ["EncoderFit", "TableEncoder"]
 
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers or truth values; where some were missing in training, a second column says so."""
+    """A column of numbers or truth values."""
 
     name: str
-    mean: float  # stands in for missing values
+    mean: float
     missing: int  # rows without a value in training
 
     @property
-    def columns(self) -> list[str]:
-        return [self.name, f"{self.name} missing"] if self.missing else [self.name]
+    def note(self) -> str:
+        """What was assumed, in a sentence, or nothing."""
+        found = f"{self.name!r} has {self.missing} missing values, taken as the mean {self.mean:.6g}"
+        return found if self.missing else ""
+
+    @staticmethod
+    def encode(
+        parts: Sequence["Number"], table: pa.Table | pa.RecordBatch, unseen: Unseen, first_row: int, place: str
+    ) -> np.ndarray:
+        """The numbers of these columns [B, c]: NaN where one is missing, but the mean where training had all."""
+        values = numbers_of(table, [part.name for part in parts], first_row, place)
+        absent = np.isnan(values)
+        for position, count in enumerate(absent.sum(axis=0).tolist()):
+            if count and not parts[position].missing:
+                values[absent[:, position], position] = parts[position].mean
+                unseen.add(parts[position].name, count)
+        return values
 
 
 @dataclass(frozen=True)
@@ -36,8 +51,9 @@ class Ignored:
     reason: str
 
     @property
-    def columns(self) -> list[str]:
-        return []
+    def note(self) -> str:
+        """What was assumed, in a sentence."""
+        return f"{self.name!r} is left out: {self.reason}"
 
 
 KINDS = {"number": Number, "text": Text, "ignored": Ignored}
@@ -46,30 +62,41 @@ KINDS = {"number": Number, "text": Text, "ignored": Ignored}
 class TableEncoder:
     """Turns tables into arrays of numbers, always as it did in training; made by `TableEncoder.fit`.
 
-    Numbers and truth values stay what they are. Text becomes a column of zeros and ones for each category. Missing
-    numbers become the mean, and a further column says where; missing text is a category. Text with too many categories,
+    Each column becomes one: numbers and truth values stay what they are, and text is the code of its category. Missing
+    values are NaN. `autogp.features.Columns` makes of the array what a kernel can use. Text with too many categories,
     such as names, is left out.
+
+    Attributes:
+        parts: What is known of each column of the table.
+        inputs: Names of all columns.
+        used: Names of the C columns of the array.
+        ignored: For each column that is left out, why.
+        categories: For each column of text, its categories.
+        complete: Whether the used columns are numbers without missing values.
+        groups: Kinds of used columns, each with the columns of the array and the parts that are of it.
 
     Example:
         >>> table = pa.table({"age": [20, None, 40], "port": ["Cork", "Bari", "Cork"]})
         >>> encoder = TableEncoder.fit([table])
-        >>> encoder.columns
-        ['age', 'age missing', 'port=Bari', 'port=Cork']
         >>> encoder.transform(table).tolist()
-        [[20.0, 0.0, 0.0, 1.0], [30.0, 1.0, 1.0, 0.0], [40.0, 0.0, 0.0, 1.0]]
+        [[20.0, 1.0], [nan, 0.0], [40.0, 1.0]]
+        >>> encoder.categories
+        {'port': ['Bari', 'Cork']}
     """
 
     def __init__(self, parts: Sequence[Number | Text | Ignored]) -> None:
         self.parts = list(parts)
         self.inputs = [part.name for part in self.parts]
-        self.columns = [column for part in self.parts for column in part.columns]
-        self.used = [part.name for part in self.parts if part.columns]
         self.ignored = {part.name: part.reason for part in self.parts if isinstance(part, Ignored)}
-        starts = np.cumsum([0, *(len(part.columns) for part in self.parts)]).tolist()
-        placed = list(zip(starts[:-1], self.parts, strict=True))
-        self._numbers = [(start, part) for start, part in placed if isinstance(part, Number)]
-        self.texts = [part.name for part in self.parts if isinstance(part, Text)]
-        self._texts = [(start, part) for start, part in placed if isinstance(part, Text)]
+        self.categories = {part.name: part.categories for part in self.parts if isinstance(part, Text)}
+        used = [part for part in self.parts if not isinstance(part, Ignored)]
+        self.used = [part.name for part in used]
+        self.complete = not self.categories and not any(part.missing for part in used)
+        self.groups: list[tuple[Any, list[int], list[Any]]] = []
+        for kind in (Number, Text):
+            chosen = [position for position, part in enumerate(used) if isinstance(part, kind)]
+            if chosen:
+                self.groups.append((kind, chosen, [used[position] for position in chosen]))
 
     @classmethod
     def fit(
@@ -98,32 +125,20 @@ class TableEncoder:
     def transform(
         self, table: pa.Table | pa.RecordBatch, *, unseen: Unseen | None = None, first_row: int = 1, place: str = ""
     ) -> np.ndarray:
-        """The rows as numbers, float64 [B, D]; columns are found by name, and further ones do not matter.
+        """The rows as numbers, float64 [B, C]; columns are found by name, and further ones do not matter.
 
         Arguments:
             table: The rows.
-            unseen: Where to count categories, and missing values, that training did not see. The former are zeros in
-                all columns, the latter the mean.
+            unseen: Where to count categories, and missing values, that training did not see. The former are -1, the
+                latter NaN, or the mean of a column of numbers.
             first_row: The number of the table's first row, for error messages.
             place: What error messages start with.
         """
         self.require(table.schema.names, place)
         unseen = Unseen() if unseen is None else unseen
-        out = np.zeros((table.num_rows, len(self.columns)))
-        if self._numbers:
-            values = numbers_of(table, [part.name for _, part in self._numbers], first_row, place)  # [B, numbers]
-            absent = np.isnan(values)
-            rows_absent = absent.sum(axis=0)
-            np.copyto(values, [part.mean for _, part in self._numbers], where=absent)
-            out[:, [start for start, _ in self._numbers]] = values
-            for position in np.flatnonzero(rows_absent):
-                start, part = self._numbers[position]
-                if part.missing:
-                    out[:, start + 1] = absent[:, position]
-                else:
-                    unseen.add(part.name, int(rows_absent[position]))
-        for start, part in self._texts:
-            part.encode(texts_of(table.column(part.name), part.name, place), out[:, start:], unseen)
+        out = np.empty((table.num_rows, len(self.used)))
+        for kind, columns, parts in self.groups:
+            out[:, columns] = kind.encode(parts, table, unseen, first_row, place)
         return out
 
     def require(self, names: Sequence[str], place: str = "") -> None:
@@ -138,28 +153,15 @@ class TableEncoder:
             )
         _refuse_repeated(self.used, names, place)
 
-    def features(self) -> None:
-        """No map: `transform` gives numbers that need none."""
-        return
-
     @property
     def plain(self) -> bool:
         """Whether the table's columns are the array's columns, unchanged."""
-        return self.columns == self.inputs and not self._texts
+        return self.complete and not self.ignored
 
     @property
     def notes(self) -> list[str]:
         """What was assumed, in sentences; nothing for complete tables of numbers."""
-        found = []
-        for part in self.parts:
-            if isinstance(part, Ignored):
-                found.append(f"{part.name!r} is left out: {part.reason}")
-            elif isinstance(part, Text):
-                also = f", and {part.missing} missing" if part.missing else ""
-                found.append(f"{part.name!r} is text with {len(part.categories)} categories{also}")
-            elif part.missing:
-                found.append(f"{part.name!r} has {part.missing} missing values, taken as the mean {part.mean:.6g}")
-        return found
+        return [part.note for part in self.parts if part.note]
 
     def describe(self) -> dict[str, Any]:
         """Everything the encoder knows, as plain JSON."""
@@ -172,21 +174,21 @@ class TableEncoder:
 
         Example:
             >>> encoder = TableEncoder.fit([pa.table({"port": ["Cork", "Bari"]})])
-            >>> TableEncoder.from_description(encoder.describe()).columns
-            ['port=Bari', 'port=Cork']
+            >>> TableEncoder.from_description(encoder.describe()).categories
+            {'port': ['Bari', 'Cork']}
         """
         if not isinstance(description, dict) or set(description) != {"columns"}:
             raise ValueError("the description of a table's encoding must be an object with 'columns'")
         if not isinstance(description["columns"], list):
             raise ValueError("the columns of a table's encoding must be a list")
         encoder = cls([_checked(column) for column in description["columns"]])
-        if not encoder.columns or len(set(encoder.inputs)) < len(encoder.inputs):
+        if not encoder.used or len(set(encoder.inputs)) < len(encoder.inputs):
             raise ValueError("the columns of a table's encoding must be different, and at least one must be used")
         return encoder
 
 
 class EncoderFit:
-    """Learns an encoder batch by batch, and hands on the numbers of batches that need no encoding.
+    """Learns an encoder batch by batch, and hands on the rows as numbers.
 
     Arguments:
         schema: Names and types of the columns.
@@ -194,10 +196,12 @@ class EncoderFit:
         place: What error messages start with.
 
     Example:
-        >>> table = pa.table({"age": [20, 40]})
+        >>> table = pa.table({"age": [20, 40], "port": ["Cork", "Bari"]})
         >>> fit = EncoderFit(table.schema)
-        >>> fit.add(table).tolist(), fit.finish().plain
-        ([[20.0], [40.0]], True)
+        >>> x = fit.add(table)
+        >>> encoder = fit.finish()
+        >>> x.tolist(), fit.settle(x, encoder).tolist()
+        ([[20.0, 0.0], [40.0, 1.0]], [[20.0, 1.0], [40.0, 0.0]])
     """
 
     def __init__(self, schema: pa.Schema, names: Sequence[str] | None = None, place: str = "") -> None:
@@ -216,17 +220,29 @@ class EncoderFit:
         self.present = np.zeros(len(self.numbers), np.int64)
         self.mean = np.zeros(len(self.numbers))
 
-    def add(self, batch: pa.Table | pa.RecordBatch) -> np.ndarray | None:
-        """Learns from the rows; returns them as float64 [B, D] where no column so far has text or missing values."""
+    def add(self, batch: pa.Table | pa.RecordBatch) -> np.ndarray:
+        """Learns from the rows; returns them as float64 [B, inputs], with codes that are not settled yet."""
+        out = np.empty((batch.num_rows, len(self.names)))
         values = numbers_of(batch, self.numbers, self.rows + 1, self.place)  # [B, numbers]
         absent = np.isnan(values)
         self.present += len(values) - absent.sum(axis=0)
         # By the distance to the mean so far, which keeps the digits of small differences beside a large offset.
         self.mean += np.where(absent, 0, values - self.mean).sum(axis=0) / np.maximum(self.present, 1)
-        for name, text in self.texts.items():
-            text.add(texts_of(batch.column(name), name, self.place))
+        out[:, [position for position, name in enumerate(self.names) if name not in self.texts]] = values
+        for position, name in enumerate(self.names):
+            if name in self.texts:
+                out[:, position] = self.texts[name].add(texts_of(batch.column(name), name, self.place))
         self.rows += batch.num_rows
-        return values if not self.texts and (self.present == self.rows).all() else None
+        return out
+
+    def settle(self, x: np.ndarray, encoder: TableEncoder) -> np.ndarray:
+        """What `add` returned, [B, inputs], as the encoder of all rows gives it, float64 [B, C]."""
+        x = x[:, [self.names.index(name) for name in encoder.used]].astype(np.float64)
+        for name, categories in encoder.categories.items():
+            codes = np.array([categories.index(category) for category in self.texts[name].categories] + [np.nan])
+            column = x[:, encoder.used.index(name)]
+            column[:] = codes[np.where(np.isnan(column), -1, column).astype(np.int64)]
+        return x
 
     def finish(self) -> TableEncoder:
         """The encoder of all rows that were added."""
@@ -239,7 +255,7 @@ class EncoderFit:
             found = text.finish(self.place)
             parts[name] = Ignored(name, found) if isinstance(found, str) else found
         encoder = TableEncoder([parts[name] for name in self.names])
-        if not encoder.columns:
+        if not encoder.used:
             raise ValueError(f"{self.place}no column is of use as an input: {'; '.join(encoder.notes)}")
         return encoder
 

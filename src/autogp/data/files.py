@@ -36,6 +36,7 @@ def open_source(
     target: str | Path | Sequence[str] | None = None,
     *,
     columns: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
     classes: Sequence[str] | None = None,
     encoder: TableEncoder | None = None,
     dtype: Literal["float32", "float64"] = "float32",
@@ -47,22 +48,23 @@ def open_source(
     - `.npz`: inputs are the array named x, X or data; targets the one that `target` names, or y, Y, target or labels.
     - `.idx`, `-idx3-ubyte`, also followed by `.gz`: images, memory-mapped unless compressed; `target` is the path of
       the labels, by default the file whose name has "labels" for "images".
-    - `.csv`, `.csv.gz`, `.tsv`, `.parquet`: `target` is one column or a list of columns; inputs are the others, or
-      those in `columns`.
+    - `.csv`, `.csv.gz`, `.tsv`, `.parquet`: `target` is one column or a list of columns; inputs are the others but
+      those in `ignore`, or those in `columns`.
 
     Without targets y is [N, 0], which serves prediction.
 
     A table is read in pieces into a memory-mapped copy: uint8 where all inputs are whole numbers from 0 to 255, else
     `dtype` (float64 also where float32 would change whole numbers, or round by more than 1e-5 of a column's range). Its
-    first line must hold the names. Text and missing values among the inputs become numbers as `source.encoder` says, a
-    `TableEncoder`; `source.notes` tells what was assumed. A target of text becomes integers that count
-    `source.classes`, the labels in sorted order; others stay numbers. A missing target is an error, but among several
-    targets it is NaN.
+    first line must hold the names. Text among the inputs becomes codes of categories, and a missing value is NaN:
+    `source.encoder`, a `TableEncoder`, knows the categories, and `autogp.features.Columns` makes of them what a kernel
+    can use. `source.notes` tells what was assumed. A target of text becomes integers that count `source.classes`, the
+    labels in sorted order; others stay numbers. A missing target is an error, but among several targets it is NaN.
 
     Arguments:
         path: The file.
         target: Where the targets are, as above.
         columns: Names of a table's inputs, in order.
+        ignore: Names of a table's columns that are no inputs.
         classes: Class labels of a table's target, in order, to number them as another source does.
         encoder: Of another source, to encode this table's inputs as it did; in place of `columns`.
         dtype: Of a table's inputs.
@@ -82,9 +84,11 @@ def open_source(
     path = _existing(path)
     if is_table(path):
         target = str(target) if isinstance(target, Path) else target
-        return open_table(path, target, columns, classes, encoder, dtype, cache)
-    if any(each is not None for each in (columns, classes, encoder)) or not isinstance(target, str | Path | None):
-        raise ValueError(f"columns, classes, encoder and several targets are for tables {TABLE_SUFFIXES}, not {path}")
+        return open_table(path, target, columns, ignore, classes, encoder, dtype, cache)
+    if columns or ignore or classes or encoder is not None or not isinstance(target, str | Path | None):
+        raise ValueError(
+            f"columns, ignore, classes, encoder and several targets are for tables {TABLE_SUFFIXES}, not {path}"
+        )
     if path.suffix == ".npy":
         return _of_arrays(_read_npy(path), None if target is None else _read_npy(_existing(target)))
     if path.suffix == ".npz":
@@ -103,7 +107,7 @@ def is_table(path: str | Path) -> bool:
 def read_rows(
     path: str | Path, encoder: TableEncoder | None = None, unseen: Unseen | None = None
 ) -> Iterator[np.ndarray]:
-    """All inputs of a file from the first row to the last, some megabytes [B, D] at a time; nothing is copied to disk.
+    """All inputs of a file from the first row to the last, some megabytes [B, C] at a time; nothing is copied to disk.
 
     Arguments:
         path: A file as for `open_source`.
@@ -116,7 +120,7 @@ def read_rows(
         >>> path = Path(folder.name, "ports.csv")
         >>> _ = path.write_text("port\\nCork\\nBari\\n")
         >>> [x.tolist() for x in read_rows(path, open_source(path).encoder)]
-        [[[0.0, 1.0], [1.0, 0.0]]]
+        [[[1.0], [0.0]]]
         >>> folder.cleanup()
     """
     path = _existing(path)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import csv, parquet
@@ -31,7 +32,7 @@ class Layout:
     """Which columns of a table are inputs and targets, and how they are read.
 
     Example:
-        >>> Layout(["width"], ["kind"], {"width": pa.float64(), "kind": pa.string()}, True, False).inputs
+        >>> Layout(["width"], ["kind"], {"width": pa.float64(), "kind": pa.string()}, True, False, ",").inputs
         ['width']
     """
 
@@ -40,12 +41,14 @@ class Layout:
     types: dict[str, pa.DataType]
     text_target: bool  # the only target is class labels
     integer_targets: bool  # the targets are whole numbers as far as can be told before reading them all
+    delimiter: str  # of a CSV file
 
 
 def plan_layout(
     path: Path,
     target: str | Sequence[str] | None,
     columns: Sequence[str] | None,
+    ignore: Sequence[str],
     text: bool,
     encoder: TableEncoder | None,
 ) -> Layout:
@@ -55,17 +58,20 @@ def plan_layout(
         path: A CSV or Parquet file.
         target: One column, several, or none.
         columns: The inputs, in order.
+        ignore: Columns that are no inputs.
         text: Whether the target is class labels even if they look like numbers.
         encoder: How the inputs were read before.
     """
-    schema = _schema(path)
+    schema, delimiter = _header(path)
     in_file = Counter(schema.names)
     targets = [target] if isinstance(target, str) else list(target or [])
-    refuse_unknown(path, [*targets, *(columns or [])], schema.names)
+    refuse_unknown(path, [*targets, *(columns or []), *ignore], schema.names)
     if encoder is not None:
         encoder.require(schema.names, f"{path}: ")
         columns = encoder.used
-    inputs = [name for name in schema.names if name not in targets] if columns is None else list(columns)
+    if columns is None:
+        columns = [name for name in schema.names if name not in targets]
+    inputs = [name for name in columns if name not in ignore]
     used = inputs + targets
     in_use = Counter(used)
     repeated = [name for name in used if in_file[name] > 1 or in_use[name] > 1]
@@ -76,7 +82,7 @@ def plan_layout(
 
     found = {name: schema.field(name).type for name in used}
     text_target = isinstance(target, str) and (text or is_text(found[target]))
-    texts = {name for name in inputs if is_text(found[name])} if encoder is None else set(encoder.texts)
+    texts = {name for name in inputs if is_text(found[name])} if encoder is None else set(encoder.categories)
     texts |= set(targets) if text_target else set()
     for name in inputs:
         if name not in texts and not is_number(found[name]) and not is_text(found[name]):
@@ -89,7 +95,7 @@ def plan_layout(
     numbers = {name: pa.bool_() if pa.types.is_boolean(kind) else pa.float64() for name, kind in found.items()}
     types = {name: pa.string() if name in texts else numbers[name] for name in used}
     integers = all(pa.types.is_integer(found[name]) or pa.types.is_boolean(found[name]) for name in targets)
-    return Layout(inputs, targets, types, text_target, integers)
+    return Layout(inputs, targets, types, text_target, integers, delimiter)
 
 
 def read_batches(path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
@@ -104,7 +110,8 @@ def read_batches(path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
             raise ValueError(f"{path} is damaged: {error}") from None
         return
     try:
-        with _open_csv(path, include_columns=names, column_types=layout.types, strings_can_be_null=True) as reader:
+        options = {"include_columns": names, "column_types": layout.types, "strings_can_be_null": True}
+        with _open_csv(path, layout.delimiter, **options) as reader:
             yield from reader
     except (pa.ArrowInvalid, OSError) as error:
         raise _explained(path, error) from None
@@ -112,7 +119,7 @@ def read_batches(path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
 
 def column_names(path: Path) -> list[str]:
     """The columns of a CSV or Parquet file, in order."""
-    return _schema(path).names
+    return _header(path)[0].names
 
 
 def refuse_unknown(path: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
@@ -123,51 +130,47 @@ def refuse_unknown(path: Path, wanted: Sequence[str], names: Sequence[str]) -> N
             raise ValueError(f"{path} has no column {name!r}; {_suggestion(name, list(names))}")
 
 
-def _schema(path: Path) -> pa.Schema:
-    """Names and types of the columns: as stored in Parquet, as the first block of a CSV file looks."""
+def _header(path: Path) -> tuple[pa.Schema, str]:
+    """Names and types of the columns, as stored in Parquet or as the first block of a CSV file looks; its delimiter."""
     if path.suffix == ".parquet":
         try:
-            return parquet.read_schema(path)
+            return parquet.read_schema(path), ""
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{path} is not a Parquet file, or a damaged one: {error}") from None
     try:
-        with _open_csv(path) as reader:
+        with pa.input_stream(path, compression="detect") as stream:
+            start = stream.read(2 * CSV_BLOCK_BYTES)  # more than the block that is looked at, which may end in a line
+        if b"\0" in start:
+            raise ValueError(f"{path} {NOT_UTF_8}")
+        header = re.sub(rb'"[^"]*"', b"", start).split(b"\n", 1)[0]  # names in quotes may hold any of them
+        likeliest = max(",;\t", key=lambda mark: header.count(mark.encode()))
+        delimiter = "\t" if path.suffix == ".tsv" else likeliest
+        with _open_csv(pa.BufferReader(start), delimiter) as reader:
             schema = reader.schema
     except (pa.ArrowInvalid, OSError) as error:
         raise _explained(path, error) from None
     # Text in another encoding is bytes to Arrow, and fails on its way to Python.
     with suppress(UnicodeDecodeError):
         if pa.binary() not in schema.types and schema.names:
-            return schema
+            return schema, delimiter
     raise ValueError(f"{path} {NOT_UTF_8}")
 
 
-def _open_csv(path: Path, **conversion: object) -> csv.CSVStreamingReader:
+def _open_csv(file: Path | pa.NativeFile, delimiter: str, **conversion: Any) -> csv.CSVStreamingReader:
     return csv.open_csv(
-        path,
+        file,
         # One thread, so that errors know their row.
         read_options=csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES),
-        parse_options=csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True),
+        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=csv.ConvertOptions(**conversion),
     )
-
-
-def _delimiter(path: Path) -> str:
-    with pa.input_stream(path, compression="detect") as stream:
-        start = stream.read(CSV_BLOCK_BYTES)
-    if b"\0" in start:
-        raise ValueError(f"{path} {NOT_UTF_8}")
-    if path.suffix == ".tsv":
-        return "\t"
-    header = re.sub(rb'"[^"]*"', b"", start).split(b"\n", 1)[0]  # names in quotes may hold any of them
-    return max(",;\t", key=lambda mark: header.count(mark.encode()))
 
 
 def _explained(path: Path, error: Exception) -> ValueError:
     message = str(error)
     if match := WRONG_VALUE.search(message):
         column, row, value = match.groups()
-        name = _schema(path).names[int(column)]
+        name = column_names(path)[int(column)]
         return ValueError(f"{path}: column {name!r} must hold numbers, but row {int(row) - 1} holds {value[:80]!r}")
     if match := WRONG_WIDTH.search(message):
         row, expected, found = map(int, match.groups())

@@ -20,7 +20,8 @@ BLOCK_NUMBERS = 2**22  # read at a time
 class Source(Protocol):
     """Rows by number: all that training needs to know about data.
 
-    Any object with these two methods is a source. `rows` must return the same row for the same number each time.
+    Any object with these two methods is a source. `rows` must return the same row for the same number each time. An
+    attribute `in_memory` may say that it never waits for a disk.
 
     Example:
         >>> class Squares:
@@ -124,6 +125,7 @@ class Subset:
             raise ValueError(f"indices must be at least one row from 0 to {len(source) - 1}")
         self.source = source
         self.indices = indices.astype(np.int64, copy=False)
+        self.in_memory = getattr(source, "in_memory", False)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -149,25 +151,26 @@ def blocks(source: Source) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
 
 
 def fingerprint(source: Source) -> dict[str, Any]:
-    """What a checkpoint remembers of its data: sizes, dtypes and a hash of up to 1,000 evenly spaced rows.
+    """What a checkpoint remembers of its data: sizes, dtypes and a hash of all rows.
 
     Example:
         >>> found = fingerprint(ArraySource(np.eye(3, dtype=np.float32), np.arange(3)))
         >>> found["rows"], found["features"], found["x_dtype"], found["y_dtype"], found["y_shape"]
         (3, 3, 'float32', 'int64', [])
     """
-    x, y = source.rows(evenly_spaced(len(source), 1000))
-    digest = hashlib.sha256()
-    for array in (x, y):
-        # Little-endian everywhere, so that the same data has the same hash on every machine.
-        digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
+    x, y = map(np.asarray, source.rows(np.zeros(1, np.int64)))
+    hashes = hashlib.sha256(), hashlib.sha256()  # of x and of y: where a block ends does not matter
+    for _, *arrays in blocks(source):
+        for array, digest in zip(arrays, hashes, strict=True):
+            # Little-endian everywhere, so that the same data has the same hash on every machine.
+            digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
     return {
         "rows": len(source),
         "features": x.shape[1],
         "x_dtype": x.dtype.name,
         "y_dtype": y.dtype.name,
         "y_shape": list(y.shape[1:]),
-        "sha256": digest.hexdigest(),
+        "sha256": hashlib.sha256(b"".join(digest.digest() for digest in hashes)).hexdigest(),
     }
 
 

@@ -103,6 +103,8 @@ def check_finite(
 ) -> None:
     """Raises `ValueError` naming the first input or target that is not finite, by row and column counted from 0.
 
+    Missing ones (NaN) may be allowed; infinite ones never pass.
+
     Whole numbers are always finite: where both inputs and targets are integers, only one row is read, unless the
     targets have to pass a check of their own, `check_targets`, which raises ValueError.
 
@@ -110,7 +112,7 @@ def check_finite(
         >>> from autogp.data import ArraySource
         >>> check_finite(ArraySource([[1.0, 2.0], [3.0, float("nan")]], [0, 1]))
         Traceback (most recent call last):
-        ValueError: inputs hold nan in row 1, column 1 (both counted from 0)
+        ValueError: inputs hold nan in row 1, column 1 (counted from 0)
     """
     x, y = map(np.asarray, source.rows(np.zeros(1, np.int64)))
     if x.dtype.kind != "f" and y.dtype.kind != "f" and check_targets is None:
@@ -157,15 +159,12 @@ def _check_chunk(
     allow_missing_targets: bool,
     allow_missing_inputs: bool = False,
 ) -> None:
-    bad = None if x.dtype.kind != "f" else (np.isinf(x) if allow_missing_inputs else ~np.isfinite(x))
-    if bad is not None and bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise ValueError(f"inputs hold {x[row, column]} in row {indices[row]}, column {column} (both counted from 0)")
-    bad = None if y.dtype.kind != "f" else (np.isinf(y) if allow_missing_targets else ~np.isfinite(y))
-    if bad is not None and bad.any():
-        place = tuple(np.argwhere(bad)[0])
-        where = f"row {indices[place[0]]}" + (f", column {place[1]}" if y.ndim == 2 else "")
-        raise ValueError(f"targets hold {y[place]} in {where} (counted from 0)")
+    for what, values, missing in (("inputs", x, allow_missing_inputs), ("targets", y, allow_missing_targets)):
+        bad = None if values.dtype.kind != "f" else (np.isinf(values) if missing else ~np.isfinite(values))
+        if bad is not None and bad.any():
+            place = tuple(np.argwhere(bad)[0])
+            where = f"row {indices[place[0]]}" + (f", column {place[1]}" if values.ndim == 2 else "")
+            raise ValueError(f"{what} hold {values[place]} in {where} (counted from 0)")
 
 
 def _add_counts(counts: dict[int, int], y: np.ndarray) -> dict[int, int] | None:

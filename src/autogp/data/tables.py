@@ -22,7 +22,7 @@ from autogp.data.texts import Unseen
 __all__ = ["TABLE_SUFFIXES", "encoded_batches", "open_table"]
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
-VERSION = 3  # of the files in a cache; raised whenever their meaning changes
+VERSION = 4  # of the files in a cache; raised whenever their meaning changes
 PIECE = 2**20  # numbers converted at a time
 MOST_ROUNDING = 1e-5  # by float32, of the range of a column
 
@@ -31,6 +31,7 @@ def open_table(
     path: Path,
     target: str | Sequence[str] | None,
     columns: Sequence[str] | None,
+    ignore: Sequence[str],
     classes: Sequence[str] | None,
     encoder: TableEncoder | None,
     dtype: str,
@@ -41,11 +42,11 @@ def open_table(
         raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
     status = path.stat()
     identity = [VERSION, str(path.resolve()), status.st_size, status.st_mtime_ns]
-    request = [target, columns, classes, encoder and encoder.describe(), dtype]
+    request = [target, columns, ignore, classes, encoder and encoder.describe(), dtype]
     key = hashlib.sha256(json.dumps(identity + request, default=list).encode()).hexdigest()[:32]
 
     def build(folder: Path) -> None:
-        layout = plan_layout(path, target, columns, classes is not None, encoder)
+        layout = plan_layout(path, target, columns, ignore, classes is not None, encoder)
         _write_arrays(folder, path, layout, isinstance(target, str), classes, encoder, dtype)
 
     if cache is not None:
@@ -58,9 +59,9 @@ def open_table(
 
 
 def encoded_batches(path: Path, encoder: TableEncoder, unseen: Unseen) -> Iterator[np.ndarray]:
-    """The inputs of a table, float64 [B, D], a few megabytes at a time; at least one row."""
+    """The inputs of a table, float64 [B, C], a few megabytes at a time; at least one row."""
     rows = 0
-    for batch in read_batches(path, plan_layout(path, None, None, False, encoder)):
+    for batch in read_batches(path, plan_layout(path, None, None, (), False, encoder)):
         yield encoder.transform(batch, unseen=unseen, first_row=rows + 1, place=f"{path}: ")
         rows += batch.num_rows
     if rows == 0:
@@ -106,7 +107,7 @@ def _load(entry: Path) -> ArraySource:
     return ArraySource(
         x,
         y,
-        columns=encoder.columns,
+        columns=encoder.used,
         targets=about["targets"],
         classes=about["classes"],
         encoder=encoder,
@@ -123,7 +124,7 @@ def _write_arrays(
     encoder: TableEncoder | None,
     wide: str,
 ) -> None:
-    """Writes x.bin [N, D], y.bin [N] or [N, P] and about.json, which says how to read them."""
+    """Writes x.bin [N, C], y.bin [N] or [N, P] and about.json, which says how to read them."""
     place = f"{path}: "
     inputs = _Inputs(folder / "x.bin", wide)
     targets = _Targets(folder / "y.bin", path, layout, single, classes)
@@ -133,32 +134,37 @@ def _write_arrays(
     for batch in read_batches(path, layout):
         if encoder is None:
             fit = fit or EncoderFit(batch.schema, layout.inputs, place)
-            x = fit.add(batch)
+            inputs.append(fit.add(batch))
         else:
-            x = encoder.transform(batch, unseen=unseen, first_row=rows + 1, place=place)
-        if x is not None:
-            inputs.append(x)
+            inputs.append(encoder.transform(batch, unseen=unseen, first_row=rows + 1, place=place))
         targets.append(batch, rows)
         rows += batch.num_rows
     if rows == 0:
         raise ValueError(f"{path} has no rows")
     if fit is not None:
         encoder = fit.finish()
-        if not encoder.plain:
-            # What text and missing values become is known only now.
-            inputs.path.unlink(missing_ok=True)
-            inputs = _Inputs(inputs.path, wide)
-            for batch in read_batches(path, layout):
-                inputs.append(encoder.transform(batch))
+        if encoder.categories or encoder.ignored:
+            inputs = _settled(inputs, fit, encoder)
     assert encoder is not None
     about: dict[str, Any] = {
         "x_dtype": inputs.dtype.name,
-        "x_shape": [rows, len(encoder.columns)],
+        "x_shape": [rows, len(encoder.used)],
         **targets.finish(rows),
         "encoder": encoder.describe(),
         "notes": encoder.notes if fit is not None else unseen.sentences(),
     }
     (folder / "about.json").write_text(json.dumps(about))
+
+
+def _settled(inputs: "_Inputs", fit: EncoderFit, encoder: TableEncoder) -> "_Inputs":
+    """The same rows with the codes and columns that are known only now."""
+    old = np.memmap(inputs.path, inputs.dtype, mode="r").reshape(-1, len(fit.names))
+    fresh = _Inputs(inputs.path.with_name("settled.bin"), inputs.wide)
+    step = max(1, PIECE // len(fit.names))
+    for start in range(0, len(old), step):
+        fresh.append(fit.settle(old[start : start + step], encoder))
+    fresh.path = fresh.path.replace(inputs.path)
+    return fresh
 
 
 class _Inputs:
@@ -168,10 +174,10 @@ class _Inputs:
         self.path = path
         self.wide = wide
         self.dtype = np.dtype(np.uint8)
-        self.low, self.high = np.inf, -np.inf  # of each column so far, [D]
+        self.low, self.high = np.inf, -np.inf  # of each column so far, [C], without missing values
 
-    def append(self, x: np.ndarray) -> None:  # [B, D]
-        self.low, self.high = np.minimum(self.low, x.min(axis=0)), np.maximum(self.high, x.max(axis=0))
+    def append(self, x: np.ndarray) -> None:  # [B, C]
+        self.low, self.high = np.fmin(self.low, np.fmin.reduce(x)), np.fmax(self.high, np.fmax.reduce(x))
         needed = np.promote_types(self.dtype, _narrowest(x, self.high - self.low, self.wide))
         if needed != self.dtype and self.path.exists():
             _convert(self.path, self.dtype, needed)
@@ -187,7 +193,7 @@ class _Targets:
         self.table = table
         self.names = layout.targets
         self.single = single
-        self.labels = _Labels(table, self.names[0], classes) if layout.text_target else None
+        self.labels = _LabelFit(table, self.names[0], classes) if layout.text_target else None
         self.whole = layout.integer_targets
 
     def append(self, batch: pa.RecordBatch, start: int) -> None:
@@ -223,7 +229,7 @@ class _Targets:
         }
 
 
-class _Labels:
+class _LabelFit:
     """Class labels met so far, each with its code and the row that had it first."""
 
     def __init__(self, path: Path, column: str, classes: Sequence[str] | None) -> None:
@@ -274,12 +280,12 @@ def _is_number(label: str) -> bool:
 
 
 def _narrowest(values: np.ndarray, ranges: np.ndarray, wide: str) -> np.dtype:
-    """The smallest dtype for [B, D] numbers that keeps whole ones exact, and what varies beside a large offset."""
-    whole = (values == np.rint(values)).all(axis=0)  # [D]
-    if whole.all() and values.min() >= 0 and values.max() <= 255:
+    """The smallest dtype for [B, C] numbers that keeps whole ones exact, and what varies beside a large offset."""
+    whole = ((values == np.rint(values)) | np.isnan(values)).all(axis=0)  # [C]
+    if whole.all() and values.min() >= 0 and values.max() <= 255:  # false where a value is missing
         return np.dtype(np.uint8)
     with np.errstate(over="ignore"):
-        rounding = np.abs(values.astype(np.float32) - values).max(axis=0)  # [D]
+        rounding = np.fmax.reduce(np.abs(values.astype(np.float32) - values))  # [C]
     allowed = np.where(whole, 0, MOST_ROUNDING * ranges)
     return np.dtype(np.float64) if (rounding > allowed).any() else np.dtype(wide)
 

@@ -1,6 +1,7 @@
-"""Columns of text as columns of zeros and ones, one for each category."""
+"""Columns of text as codes of their categories."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from autogp.data.columns import NUMBER
+from autogp.data.columns import NUMBER, texts_of
 
 __all__ = ["MOST_CATEGORIES", "Text", "TextFit", "Unseen"]
 
@@ -22,32 +23,35 @@ pc: Any = pyarrow.compute  # its functions exist at run time only
 
 @dataclass(frozen=True)
 class Text:
-    """A column of text: one column of zeros and ones for each category, "missing" among them if it occurred."""
+    """A column of text: a number is the code of its category, its place among them."""
 
     name: str
     categories: list[str]
-    missing: int
+    missing: int  # rows without a value in training
 
     @property
-    def columns(self) -> list[str]:
-        """Names of the encoded columns."""
-        found = [f"{self.name}={category}" for category in self.categories]
-        return [*found, f"{self.name} missing"] if self.missing else found
+    def note(self) -> str:
+        """What was assumed, in a sentence."""
+        also = f", and {self.missing} missing" if self.missing else ""
+        return f"{self.name!r} is text with {len(self.categories)} categories{also}"
 
-    def encode(self, column: Any, out: np.ndarray, unseen: "Unseen") -> None:
-        """Sets the ones in `out` [B, ...], which is zero; `column` [B] is text as `texts_of` gives it."""
-        codes = pc.index_in(column, value_set=pa.array(self.categories, pa.large_string()))
-        codes = codes.fill_null(-1).to_numpy(zero_copy_only=False)  # [B]
-        known = np.flatnonzero(codes >= 0)
-        out[known, codes[known]] = 1
-        absent = column.is_null().to_numpy(zero_copy_only=False)
-        if self.missing:
-            out[absent, len(self.categories)] = 1
-        elif absent.any():
-            unseen.add(self.name, int(absent.sum()))
-        strange = np.flatnonzero((codes < 0) & ~absent)
-        if len(strange):
-            unseen.add(self.name, len(strange), *column.take(pa.array(strange)).unique().to_pylist()[:3])
+    @staticmethod
+    def encode(
+        parts: Sequence["Text"], table: pa.Table | pa.RecordBatch, unseen: "Unseen", first_row: int, place: str
+    ) -> np.ndarray:
+        """Codes [B, c] of these columns: NaN where a value is missing, -1 for categories that training never saw."""
+        out = np.empty((table.num_rows, len(parts)))
+        for position, part in enumerate(parts):
+            column = texts_of(table.column(part.name), part.name, place)
+            codes, absent = _codes(column, part.categories), column.is_null().to_numpy(zero_copy_only=False)
+            strange = np.flatnonzero(np.isnan(codes) & ~absent)
+            if len(strange):
+                codes[strange] = -1
+                unseen.add(part.name, len(strange), *column.take(pa.array(strange)).unique().to_pylist()[:3])
+            if absent.any() and not part.missing:
+                unseen.add(part.name, int(absent.sum()))
+            out[:, position] = codes
+        return out
 
 
 class Unseen:
@@ -95,16 +99,17 @@ class TextFit:
     def __init__(self, name: str, categorical: bool) -> None:
         self.name = name
         self.categorical = categorical  # the user's own word that these are categories, whatever they look like
-        self.categories: set[str] = set()
+        self.categories: dict[str, int] = {}  # and their codes, in order of first appearance
         self.rows = self.missing = 0
         self.numbers = 0  # rows that hold a number, however it is written
         self.fraction = False  # some of them are not whole
         self.first_fault: tuple[int, str] | None = None  # the first value that is no number as it is written
 
-    def add(self, column: Any) -> None:
-        """Learns from the next rows, as `texts_of` gives them."""
+    def add(self, column: Any) -> np.ndarray:
+        """Learns from the next rows [B], as `texts_of` gives them; returns their codes, NaN where missing."""
         if len(self.categories) <= MOST_CATEGORIES:
-            self.categories.update(column.drop_null().unique().to_pylist()[: MOST_CATEGORIES + 1])
+            for value in column.drop_null().unique().slice(0, MOST_CATEGORIES + 1).to_pylist():
+                self.categories.setdefault(value, len(self.categories))
         proper = pc.match_substring_regex(column, NUMBER)
         count = _count(proper)
         alike = count + _count(pc.match_substring_regex(column, NUMBER_WITH_COMMA))
@@ -116,6 +121,7 @@ class TextFit:
             self.first_fault = (self.rows + row + 1, column[row].as_py())
         self.missing += column.null_count
         self.rows += len(column)
+        return _codes(column, list(self.categories))
 
     def finish(self, place: str) -> Text | str:
         """The column's categories, or why it has none; `place` is what error messages start with."""
@@ -137,6 +143,12 @@ class TextFit:
         if count > max(FEW_CATEGORIES, present / 2):
             return f"it is text with {count} different values in {present} rows"
         return Text(self.name, sorted(self.categories), self.missing)
+
+
+def _codes(column: Any, categories: list[str]) -> np.ndarray:
+    """The place of each text [B] among the categories, float64; NaN where it has none."""
+    codes = pc.index_in(column, value_set=pa.array(categories, pa.large_string()))
+    return codes.cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
 
 
 def _count(mask: Any) -> int:

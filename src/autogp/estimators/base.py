@@ -20,13 +20,14 @@ from autogp.data import Source, Subset, Summary, TableEncoder, TargetScaler, sum
 from autogp.estimators.files import save_estimator
 from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
 from autogp.estimators.summary import describe, relevance
-from autogp.features import Chain, Scaling
+from autogp.features import Chain, Columns, Scaling
 from autogp.features.base import Mapped, as_map
 from autogp.kernels import Kernel
 from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.model import Marginals, Predictor, SparseGP
 from autogp.objectives import expected_log_prob, log_leave_one_out, log_predictive
 from autogp.posteriors import Natural, Posterior
+from autogp.printing import escaped
 from autogp.training import (
     KERNELS,
     Callback,
@@ -74,6 +75,8 @@ class GPEstimator(BaseEstimator):
         "time_budget": [Interval(Real, 0, None, closed="neither"), None],
         "checkpoint": [str, PathLike, None],
         "random_state": ["random_state"],
+        "verbose": ["boolean", StrOptions({"auto"})],
+        "device": [str],
     }
 
     model_: SparseGP
@@ -130,7 +133,7 @@ class GPEstimator(BaseEstimator):
     _kernel_name = "matern52"  # what "auto" is
     _kernel_variance = 1.0  # where a kernel given by name starts
 
-    def _check_targets(self, y: Any) -> np.ndarray:
+    def _check_targets(self, y: Any) -> Any:
         """Targets as the user has them, [N] or [N, P], without looking at what fit has learnt."""
         raise NotImplementedError
 
@@ -158,7 +161,7 @@ class GPEstimator(BaseEstimator):
         vars(self).update(vars(fitted))
         return self
 
-    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Source, np.ndarray]:
+    def _read(self, X: Any, y: Any, reset: bool) -> tuple[Source, Any]:
         """Rows, and their targets as the user has them, both checked; `reset` (in fit) learns names and encoding."""
         source = as_source(self, X, reset)
         if y is None:
@@ -212,7 +215,7 @@ class GPEstimator(BaseEstimator):
 
     def _fit_features(self, rows: Source, seed: int) -> tuple[Chain, Summary]:
         """The maps from rows to the kernel's inputs, in order, and the summary of the rows as numbers."""
-        encoding = None if self.encoder_ is None else self.encoder_.features()
+        encoding = None if self.encoder_ is None else Columns.of(self.encoder_)
         maps: list[nn.Module] = [] if encoding is None else [encoding]
         numbers = rows if encoding is None else Mapped(rows, encoding)
         summary = summarise(numbers, allow_missing_targets=True)
@@ -460,7 +463,7 @@ class GPEstimator(BaseEstimator):
     def summary(self) -> None:
         """Prints what the model is: kernel, likelihood, posterior and scores."""
         check_is_fitted(self)
-        print(describe(self))
+        print(escaped(describe(self)))
 
     def save(self, path: Any) -> None:
         """Writes the model to one file, which `autogp.load_model` reads; no pickle, and never half a file."""

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import nn
 
-from autogp.data import Summary, TargetScaler
+from autogp.data import Labels, Summary, TargetScaler
 from autogp.estimators.base import GPEstimator
 from autogp.estimators.inputs import WithTargets, refuse_non_finite
 from autogp.kernels import Kernel
@@ -194,8 +194,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(1)]
 
-    def _check_targets(self, y: Any) -> np.ndarray:
+    def _check_targets(self, y: Any) -> Labels:
         """Labels [N] of any one type."""
+        if isinstance(y, Labels):
+            return y
         y = column_or_1d(y, warn=True)
         refuse_non_finite(y, "y")
         if y.dtype.kind == "O":
@@ -206,13 +208,13 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                 kinds = sorted({type(label).__name__ for label in y})
                 raise ValueError(f"y holds labels of different types ({', '.join(kinds)}): make them all texts")
         check_classification_targets(y)
-        return y
+        return Labels.of(y)
 
     def _fit_labels(
         self, X: Any, y: Any, classes: Any, sample_weight: Any, eval_set: Any, callbacks: Sequence[Callback]
     ) -> "GPClassifier":
         source, labels = self._read(X, y, reset=True)
-        self.classes_ = np.unique(labels if classes is None else classes)
+        self.classes_ = labels.classes if classes is None else np.unique(classes)
         if len(self.classes_) < 2:
             raise ValueError(f"a classifier needs rows of at least 2 classes, got 1 class: {self.classes_.tolist()}")
         targets = self._encode_targets(labels)
@@ -240,16 +242,15 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             found[there] = compute_class_weight("balanced", classes=there, y=targets)
         return found[targets] * (1.0 if weights is None else weights)
 
-    def _encode_targets(self, y: Any) -> np.ndarray:
+    def _encode_targets(self, y: Labels) -> np.ndarray:
         """Labels as numbers from 0."""
-        labels = self.classes_.tolist()
-        places = {label: place for place, label in enumerate(labels)}
-        found = np.array([places.get(label, -1) for label in y.tolist()], dtype=np.int64)
+        places = {label: place for place, label in enumerate(self.classes_.tolist())}
+        labels = y.classes.tolist()
+        found = np.array([places.get(label, -1) for label in labels], dtype=np.int64)[y.codes]
         if (found < 0).any():
             row = int(np.argmax(found < 0))
-            raise ValueError(
-                f"y holds the label {y.tolist()[row]!r} in row {row}, which is not among the classes {labels}"
-            )
+            label = labels[y.codes[row]]
+            raise ValueError(f"y holds the label {label!r} in row {row}, which is not among the classes {list(places)}")
         return found
 
     def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:

@@ -1,11 +1,15 @@
-"""An estimator as one file: the model, how its inputs and targets are scaled and encoded, and what it was asked for."""
+"""An estimator as one file: the model, how its targets are scaled and its tables encoded, and what it was asked for."""
 
+import json
+import math
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -13,8 +17,14 @@ from torch import Tensor, nn
 
 from autogp import persistence
 from autogp.data import TableEncoder, TargetScaler
+from autogp.features import Chain, Columns
+from autogp.likelihoods import Likelihood
 from autogp.model import SparseGP
+from autogp.persistence.checks import is_map
 from autogp.storage import StorageError
+from autogp.training import History, Phase, Settings, Start
+from autogp.training.schedule import OBJECTIVES
+from autogp.training.state import COLUMNS
 
 if TYPE_CHECKING:
     from autogp.estimators.base import GPEstimator
@@ -24,6 +34,8 @@ __all__ = ["load_model", "save_estimator"]
 PACKAGES = ("autogp", "torch", "numpy", "scikit-learn")
 SCORES = ("elbo_", "loo_score_")
 LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
+WHOLE_COLUMNS = {"epoch", "step", "objective", "skipped"}  # of the history
+PREFIX = "parameter_"  # of modules that are arguments of the estimator
 
 
 def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
@@ -33,9 +45,11 @@ def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
     parameters = {}
     for name, value in estimator.get_params(deep=False).items():
         if isinstance(value, nn.Module):
-            modules[f"parameter_{name}"] = value
+            modules[PREFIX + name] = value
         elif isinstance(value, np.random.RandomState) or name == "checkpoint":
             parameters[name] = None  # belongs to the run, not to the model
+        elif is_dataclass(value) and not isinstance(value, type):
+            parameters[name] = json.loads(json.dumps(asdict(value)))  # lists for tuples
         else:
             parameters[name] = value.item() if isinstance(value, np.generic) else value
     if isinstance(parameters.get("class_weight"), dict):
@@ -49,8 +63,8 @@ def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
         "target_names": estimator.target_names_,
         "rows": estimator.n_rows_,
         "best_epoch": estimator.best_epoch_,
+        "stopped": estimator.stopped_,
         "encoder": None if estimator.encoder_ is None else estimator.encoder_.describe(),
-        "history_objectives": [row["objective"] for row in estimator.history_],
         "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
     }
     if hasattr(estimator, "classes_"):
@@ -58,112 +72,156 @@ def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
         description["classes"] = {"kind": classes.dtype.kind, "labels": [_plain(label) for label in classes]}
     else:
         description["outputs"] = None if estimator._single else estimator.n_outputs_  # pyright: ignore
-    tensors = {name: _number(getattr(estimator, name)) for name in SCORES}
+    tensors = {name: torch.tensor(getattr(estimator, name), dtype=torch.float64) for name in SCORES}
     tensors["varies"] = torch.from_numpy(estimator._varies)
-    if estimator.history_:
-        tensors |= {
-            f"history.{name}": torch.tensor([row[name] for row in estimator.history_], dtype=torch.float64)
-            for name in estimator.history_[0]
-            if name != "objective"
-        }
+    tensors |= {f"history.{name}": column for name, column in History(estimator.history_).tensors().items()}
     persistence.save(path, modules, description, tensors)
 
 
-def load_model(path: str | Path, types: Sequence[type] = ()) -> Any:
+def load_model(path: str | Path, modules: Sequence[type] = ()) -> Any:
     """The estimator that `save` wrote: predictions are the same to the bit.
 
-    `types` are your own kernel and likelihood classes, where the model has such. Nothing in the file is run or imported
-    by name; a file that is damaged, or not what it says, gives one `StorageError`.
+    `modules` are your own classes of kernels, likelihoods and feature maps, where the model has such. Nothing in the
+    file is run or imported by name; a file that is damaged, or not what it says, gives one `StorageError`.
     """
     from autogp.estimators.classifier import GPClassifier
     from autogp.estimators.regressor import GPRegressor
 
-    modules, description, tensors = persistence.load(path, types)
+    saved = persistence.load(path, modules)
     try:
-        kinds = {"GPClassifier": GPClassifier, "GPRegressor": GPRegressor}
-        estimator = kinds[description["estimator"]](**_parameters(modules, description))
-        _restore(estimator, modules, description, tensors)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StorageError(
-            f"{path} is damaged: its description does not fit ({type(error).__name__}: {error})", damaged=True
-        ) from error
+        kind = {"GPClassifier": GPClassifier, "GPRegressor": GPRegressor}[saved.description["estimator"]]
+        parameters = _parameters(saved)
+        if parameters.keys() != set(kind._get_param_names()):
+            raise ValueError("its parameters are not those of the estimator")
+        estimator = kind(**parameters)
+        estimator._validate_params()
+        _restore(estimator, saved)
+    except Exception as error:  # whatever a hostile description makes fail, there is one answer
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+        raise StorageError(f"{path} is damaged: its description does not fit ({text})", damaged=True) from error
     return estimator
 
 
-def _parameters(modules: dict[str, nn.Module], description: dict[str, Any]) -> dict[str, Any]:
-    parameters = dict(description["parameters"])
-    if isinstance(parameters.get("class_weight"), list):
-        parameters["class_weight"] = dict(parameters["class_weight"])
-    prefix = "parameter_"
-    return parameters | {
-        name.removeprefix(prefix): module for name, module in modules.items() if name.startswith(prefix)
-    }
+def _parameters(saved: persistence.Saved) -> dict[str, Any]:
+    found = dict(saved.description["parameters"])
+    found |= {name.removeprefix(PREFIX): each for name, each in saved.modules.items() if name.startswith(PREFIX)}
+    if isinstance(found.get("class_weight"), list | dict):
+        found["class_weight"] = dict(found["class_weight"])
+        if not all(type(weight) is float and 0 <= weight < math.inf for weight in found["class_weight"].values()):
+            raise ValueError("class_weight must hold finite numbers from 0")
+    if isinstance(found["settings"], dict):
+        plan = found["settings"]["plan"]
+        phases = None if plan is None else [_dataclass(Phase, phase) for phase in plan]
+        found["settings"] = _dataclass(Settings, found["settings"] | {"plan": phases})
+    if isinstance(found["start"], dict):
+        found["start"] = _dataclass(Start, found["start"])
+    return found
 
 
-def _restore(
-    estimator: Any, modules: dict[str, nn.Module], description: dict[str, Any], tensors: dict[str, Tensor]
-) -> None:
-    model, targets = modules["model"], modules.get("target_scaler")
-    if not isinstance(model, SparseGP):
-        raise TypeError("the model is of another type")
-    if targets is not None and not isinstance(targets, TargetScaler):
-        raise TypeError("target_scaler is of another type")
-    columns = model.inducing_inputs.shape[-1]
+def _dataclass(kind: Any, content: Any) -> Any:
+    """An object with these fields, each of the type that its class declares; the class itself checks their range."""
+    hints = get_type_hints(kind)
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+    if values.keys() != hints.keys() or not all(_fits(value, hints[name]) for name, value in values.items()):
+        raise TypeError(f"the fields of its {kind.__name__} are not of their types")
+    return kind(**values)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if hint is float:
+        return type(value) in (int, float)
+    if get_origin(hint) is tuple and Ellipsis not in get_args(hint) and len(value) != len(get_args(hint)):
+        return False
+    return isinstance(value, get_origin(hint) or hint) and isinstance(value, bool) == (hint is bool)
+
+
+def _restore(estimator: Any, saved: persistence.Saved) -> None:
+    """What fit learnt, all of it checked."""
+    description, tensors = saved.description, saved.tensors
+    model, targets = saved.modules["model"], saved.modules.get("target_scaler")
+    if not (isinstance(model, SparseGP) and isinstance(model.features, Chain)):
+        raise TypeError("its model is none with a chain of features")
+    if not (estimator.features is None or is_map(estimator.features)):
+        raise TypeError("the parameter features is no feature map")
     estimator.model_, estimator.target_scaler_ = model, targets
     described = description["encoder"]
-    encoder = None if described is None else TableEncoder.from_description(described)
-    features = _count(description["features"])
-    if encoder is None and features != columns:
-        raise ValueError("the number of features does not fit the model")
-    if encoder is not None and (len(encoder.inputs), len(encoder.columns)) != (features, columns):
-        raise ValueError("the encoding of the columns does not fit the model")
-    estimator.encoder_ = encoder
-    estimator.n_features_in_ = features
-    names = description["feature_names"]
-    if names is not None:
-        if len(names) != features or not all(isinstance(name, str) for name in names):
-            raise ValueError("the names of the features do not fit their number")
-        estimator.feature_names_in_ = np.array(names, dtype=object)
-    names = description["target_names"]
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ValueError("the names of the targets are no list of names")
-    estimator.target_names_ = names
-    estimator.n_rows_ = _count(description["rows"])
-    estimator.best_epoch_ = best = description.get("best_epoch", 0)
-    if type(best) is not int or not 0 <= best <= len(description["history_objectives"]):
-        raise ValueError(f"{best!r} is no number of an epoch")
-    estimator._varies = tensors["varies"].numpy()
-    for name in SCORES:
-        setattr(estimator, name, float(tensors[name]))
+    estimator.encoder_ = None if described is None else TableEncoder.from_description(described)
+    estimator.n_features_in_ = _whole(description["features"], 1)
+    _restore_columns(estimator, description["feature_names"], tensors["varies"])
+
     if description["estimator"] == "GPClassifier":
-        kind, labels = description["classes"]["kind"], description["classes"]["labels"]
-        if not all(type(label) is LABEL_KINDS[kind] for label in labels) or len(set(labels)) != len(labels):
-            raise ValueError("the class labels are not of their kind")
-        if targets is not None or len(labels) != model.likelihood.num_classes:
-            raise ValueError(f"{len(labels)} classes do not fit the likelihood's {model.likelihood.num_classes}")
-        estimator.classes_ = np.array(labels, dtype=object if kind == "O" else None)
-        if not np.array_equal(np.unique(estimator.classes_), estimator.classes_):
-            raise ValueError("the class labels are not in order")
+        estimator.classes_ = _classes(**description["classes"])
     else:
         outputs = description["outputs"]
-        estimator._single, estimator.n_outputs_ = outputs is None, 1 if outputs is None else _count(outputs)
-        expected = model.likelihood.num_outputs
-        if expected != estimator.n_outputs_ or (targets is not None and len(targets.shift) != expected):
-            raise ValueError(f"{estimator.n_outputs_} outputs do not fit the likelihood")
-    estimator.history_ = _history(description["history_objectives"], tensors)
+        estimator._single, estimator.n_outputs_ = outputs is None, 1 if outputs is None else _whole(outputs, 1)
+    _check_declared(estimator)
+    if targets is not None and not (isinstance(targets, TargetScaler) and len(targets.shift) == estimator.n_outputs_):
+        raise ValueError("target_scaler does not fit the targets")
+    estimator.target_names_ = description["target_names"]
+    if estimator.target_names_ is not None and not _texts(estimator.target_names_):
+        raise TypeError("the names of the targets are no list of texts")
+
+    estimator.n_rows_ = _whole(description["rows"], 1)
+    estimator.history_ = _history(tensors)
+    estimator.best_epoch_ = _whole(description["best_epoch"], 0)
+    estimator.stopped_ = description["stopped"]
+    if estimator.best_epoch_ > len(estimator.history_) or not isinstance(estimator.stopped_, str):
+        raise ValueError("the history has no such end")
+    for name in SCORES:
+        setattr(estimator, name, float(tensors[name]))
 
 
-def _history(objectives: list[str], tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
-    prefix = "history."
-    columns = {name.removeprefix(prefix): column for name, column in tensors.items() if name.startswith(prefix)}
-    if any(column.shape != (len(objectives),) for column in columns.values()):
-        raise ValueError("the columns of the history differ in length")
-    whole = ("epoch", "step", "skipped")
-    lists = {name: [int(v) if name in whole else v for v in column.tolist()] for name, column in columns.items()}
-    return [
-        {"objective": str(objective)} | {name: values[row] for name, values in lists.items()}
-        for row, objective in enumerate(objectives)
-    ]
+@torch.no_grad()
+def _restore_columns(estimator: Any, names: Any, varies: Tensor) -> None:
+    """Names of the columns and which of them vary; encoding, features and inducing inputs must fit their number."""
+    encoder, model = estimator.encoder_, estimator.model_
+    columns = width = estimator.n_features_in_
+    if encoder is not None:
+        encoding = Columns.of(encoder)
+        columns, width = len(encoder.used), len(encoder.used if encoding is None else encoding.columns)
+        if len(encoder.inputs) != estimator.n_features_in_ or names != encoder.inputs:
+            raise ValueError("the encoding is of other columns")
+    if varies.dtype != torch.bool or varies.shape != (width,):
+        raise ValueError(f"it does not say of {width} columns whether they vary")
+    estimator._varies = varies.numpy()
+    if names is not None:
+        if not _texts(names) or len(names) != estimator.n_features_in_:
+            raise ValueError("the names of the columns do not fit their number")
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    learning = [part for part in model.modules() if part.training]
+    model.eval().embed(torch.zeros(1, columns, dtype=torch.float64))  # of one row: what it gives must fit the kernel
+    for part in learning:
+        part.training = True
+
+
+def _classes(kind: str, labels: list[Any]) -> np.ndarray:
+    if not all(type(label) is LABEL_KINDS[kind] for label in labels) or labels != sorted(set(labels)):
+        raise ValueError("the classes are not labels of one kind in order")
+    return np.array(labels, dtype=object if kind == "O" else None)
+
+
+def _check_declared(estimator: Any) -> None:
+    """The number of classes or outputs must be the one that the likelihood declares."""
+    likelihood: Likelihood = estimator.model_.likelihood
+    if hasattr(estimator, "classes_"):
+        declared, found = likelihood.num_classes, len(estimator.classes_)
+    else:
+        declared, found = likelihood.num_outputs, estimator.n_outputs_
+    if declared != found:
+        raise ValueError(f"the targets have {found} classes or outputs, but the likelihood {declared}")
+
+
+def _history(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+    columns = {name.removeprefix("history."): column for name, column in tensors.items() if name.startswith("history.")}
+    for name, column in columns.items():
+        allowed = (torch.int64,) if name in WHOLE_COLUMNS else (torch.int64, torch.float64)
+        if columns.keys() != set(COLUMNS) or column.ndim != 1 or column.dtype not in allowed:
+            raise ValueError("the columns of the history are others")
+    if columns and not all(0 <= number < len(OBJECTIVES) for number in columns["objective"].tolist()):
+        raise ValueError("the history has an unknown objective")
+    return History.rows_of(columns)
 
 
 def _plain(label: Any) -> Any:
@@ -174,11 +232,11 @@ def _plain(label: Any) -> Any:
     return label
 
 
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 < value < sys.maxsize:
-        raise ValueError(f"{value!r} is no number of things")
+def _texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _whole(value: Any, least: int) -> int:
+    if type(value) is not int or not least <= value < sys.maxsize:
+        raise ValueError(f"{value!r} is no number of things"[:200])
     return value
-
-
-def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 
-from autogp.data import ArraySource, Source, TableEncoder, Unseen, as_table
+from autogp.data import ArraySource, Labels, Source, TableEncoder, Unseen, as_table
 
 __all__ = ["WithTargets", "as_source", "is_source", "refuse_non_finite", "targets_of"]
 
@@ -34,8 +34,8 @@ class WithTargets:
         return self.source.rows(indices)[0], self.y[indices]
 
 
-def targets_of(source: Any) -> np.ndarray:
-    """All targets of a source; text labels where it counts classes."""
+def targets_of(source: Any) -> np.ndarray | Labels:
+    """All targets of a source; labels where it counts classes."""
     if hasattr(source, "y"):
         y = np.asarray(source.y)
     else:
@@ -45,7 +45,7 @@ def targets_of(source: Any) -> np.ndarray:
     if y.ndim == 2 and y.shape[1] == 0:
         raise ValueError("the source has no targets: name them when it is opened, or pass y")
     classes = getattr(source, "classes", None)
-    return y if classes is None else np.array(classes)[y]
+    return y if classes is None else Labels.of(y, classes)
 
 
 def is_source(X: Any) -> bool:
@@ -56,8 +56,8 @@ def is_source(X: Any) -> bool:
 def as_source(estimator: Any, X: Any, reset: bool) -> Source:
     """X as rows of numbers, after scikit-learn's checks; `reset` (in fit) learns names, number and encoding of columns.
 
-    A DataFrame with text, categories or missing values is encoded as `TableEncoder` does; everything else must hold
-    finite numbers, and keeps its type: integers stay integers.
+    A DataFrame with text, categories or missing values becomes one number per column as `TableEncoder` says; everything
+    else must hold finite numbers, and keeps its type: integers stay integers.
     """
     if reset:
         estimator.target_names_ = getattr(X, "targets", None)
@@ -81,7 +81,7 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
     x = estimator.encoder_.transform(table, unseen=unseen)
     for sentence in unseen.sentences():
         warnings.warn(sentence, stacklevel=4)
-    return ArraySource(x, columns=estimator.encoder_.columns)
+    return ArraySource(x, columns=estimator.encoder_.used)
 
 
 def _checked_source(estimator: Any, source: Any, reset: bool) -> Source:
@@ -96,7 +96,7 @@ def _checked_source(estimator: Any, source: Any, reset: bool) -> Source:
         elif hasattr(estimator, "feature_names_in_"):
             del estimator.feature_names_in_
     fitted = estimator.encoder_
-    expected = estimator.n_features_in_ if fitted is None else len(fitted.columns)
+    expected = estimator.n_features_in_ if fitted is None else len(fitted.used)
     if encoder is not None and not _encodes_alike(estimator, encoder):
         names = "encoder=model.encoder_" if fitted is not None else "columns=list(model.feature_names_in_)"
         raise ValueError(
@@ -113,7 +113,7 @@ def _encodes_alike(estimator: Any, encoder: TableEncoder) -> bool:
     if fitted is not None and not (fitted.plain and encoder.plain):
         return encoder.describe() == fitted.describe()
     names = getattr(estimator, "feature_names_in_", None)
-    return names is None or encoder.columns == list(names)
+    return names is None or encoder.used == list(names)
 
 
 def refuse_non_finite(values: Any, name: str, columns: Any = None, advice: str = "") -> None:

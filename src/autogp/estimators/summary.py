@@ -26,7 +26,10 @@ def relevance(estimator: "GPEstimator") -> np.ndarray:
         )
     outputs = weights.detach().mean(0).expand(estimator.model_.inducing_inputs.shape[-1]).cpu().numpy()  # [D]
     features: Any = estimator.model_.features
-    origins = features.origins(list(range(estimator.n_features_in_)))
+    encoder, columns = estimator.encoder_, list(range(estimator.n_features_in_))
+    if encoder is not None:
+        columns = [encoder.inputs.index(name) for name in encoder.used]
+    origins = features.origins(columns)
     if origins is None:
         raise AttributeError("feature_relevance_ needs features that do not mix columns")
     total = np.bincount(origins, weights=np.where(estimator._varies, outputs, 0.0), minlength=estimator.n_features_in_)

@@ -2,7 +2,8 @@
 
 from autogp.features.base import Chain, FeatureMap
 from autogp.features.cache import apply_frozen
+from autogp.features.columns import Categories, Columns, Numbers
 from autogp.features.components import PrincipalComponents
 from autogp.features.scaling import Scaling
 
-__all__ = ["Chain", "FeatureMap", "PrincipalComponents", "Scaling", "apply_frozen"]
+__all__ = ["Categories", "Chain", "Columns", "FeatureMap", "Numbers", "PrincipalComponents", "Scaling", "apply_frozen"]

@@ -1,5 +1,7 @@
 """Principal components of the inputs."""
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -29,11 +31,14 @@ class PrincipalComponents(FeatureMap):
 
     def __init__(self, num_components: int, mean: Tensor | None = None, directions: Tensor | None = None):
         super().__init__()
-        if num_components < 1:
-            raise ValueError(f"num_components must be at least 1, got {num_components!r}")
-        self.num_components = num_components
-        self.register_buffer("mean", mean)
-        self.register_buffer("directions", directions)
+        if not isinstance(num_components, Integral) or num_components < 1:
+            raise ValueError(f"num_components must be a positive integer, got {num_components!r}")
+        shapes = [() if each is None else tuple(each.shape) for each in (mean, directions)]
+        if shapes != [(), ()] and (len(shapes[0]) != 1 or shapes[1] != (*shapes[0], num_components)):
+            raise ValueError(f"mean must be [D] and directions [D, {num_components}], got {shapes[0]} and {shapes[1]}")
+        self.num_components = int(num_components)
+        self.register_buffer("mean", None if mean is None else mean.to(torch.float64))
+        self.register_buffer("directions", None if directions is None else directions.to(torch.float64))
 
     def fit(self, source: Source, seed: int = 0) -> "PrincipalComponents":
         """Eigenvectors of the covariance of all rows, the largest eigenvalues first."""

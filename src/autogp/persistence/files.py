@@ -4,7 +4,7 @@ __all__ = ["Saved", "load", "save"]
 
 import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,14 +16,15 @@ from torch import Tensor, nn
 import autogp
 from autogp.model import SparseGP
 from autogp.persistence.checks import (
+    MOST_LEVELS,
     MOST_MODULES,
     MOST_NUMBERS,
     OWN,
-    POSTERIORS,
     check_numbers,
     check_parts,
     make_posterior,
 )
+from autogp.posteriors import Posterior
 from autogp.storage import StorageError, read_tensors, write_tensors
 
 
@@ -41,7 +42,7 @@ def save(
     description: dict[str, Any],
     tensors: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write models, kernels, likelihoods and scalers, with a description in plain JSON and tensors, to one file.
+    """Write models and parts of models, with a description in plain JSON and tensors, to one file.
 
     A class of your own keeps each argument of its constructor as an attribute of the same name (a number, a string, a
     module, or a list of these), as a parameter or buffer of that name, or as a parameter `log_<name>` that holds its
@@ -56,44 +57,54 @@ def save(
     (2.0, {'columns': ['age']})
     """
     stored = {f"tensors.{name}": tensor for name, tensor in (tensors or {}).items()}
-    described: dict[str, Any] = {}
     used: set[type] = set()
     try:
         for name, module in modules.items():
             if not isinstance(module, nn.Module):
                 raise TypeError(f"{name!r} must be a torch module, got {type(module).__name__}")
-            described[name] = _describe(module, used)
             stored |= {f"{name}.{key}": tensor.detach().cpu() for key, tensor in module.state_dict().items()}
-        _restore(described, stored, used)
+        content = {
+            "kind": "model",
+            "versions": {"autogp": autogp.__version__, "torch": torch.__version__},
+            "modules": {name: _describe(module, used) for name, module in modules.items()},
+            "frozen": [name for name, parameter in _parameters(modules) if not parameter.requires_grad],
+            "evaluating": [name for name, part in _parts(modules) if not part.training],
+            "description": description,
+        }
+        _restore(content, stored, used)
     except Exception as error:
         raise StorageError(f"{path} cannot be written: {_brief(error)}") from error
-    versions = {"autogp": autogp.__version__, "torch": torch.__version__}
-    content = {"kind": "model", "versions": versions, "modules": described, "description": description}
     write_tensors(path, stored, content)
 
 
-def load(path: str | Path, types: Sequence[type] = ()) -> Saved:
+def load(path: str | Path, modules: Sequence[type] = ()) -> Saved:
     """Read what `save` wrote: objects that compute the same bits as those saved. Anything else is a `StorageError`.
 
-    Only autogp's own classes are built, and those that you pass as `types`.
+    Only autogp's own classes are built, and those that you pass as `modules`.
     """
-    _by_name(types)  # the caller's mistakes are not the file's
+    _by_name(modules)  # the caller's mistakes are not the file's
     tensors, content = read_tensors(path, kind="model")
     try:
-        match content:
-            case {"modules": dict(described), "description": dict(description), "versions": dict()}:
-                modules, own = _restore(described, tensors, types)
-            case _:
-                raise ValueError("it lacks a description of its modules")
+        return _restore(content, tensors, modules)
     except _UnknownTypeError as error:
         raise StorageError(f"{path} cannot be loaded: {_brief(error)}") from error
     except Exception as error:  # whatever a hostile description makes fail, there is one answer
         raise StorageError(f"{path} holds no sound model: {_brief(error)}; save it again", damaged=True) from error
-    return Saved(modules, description, own)
 
 
 class _UnknownTypeError(ValueError):
     """A type that is neither autogp's own nor passed by the caller."""
+
+
+def _parts(modules: dict[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """All modules within, by the path of their attributes."""
+    for name, module in modules.items():
+        yield from module.named_modules(prefix=name, remove_duplicate=False)
+
+
+def _parameters(modules: dict[str, nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+    for name, module in modules.items():
+        yield from module.named_parameters(prefix=name, remove_duplicate=False)
 
 
 def _describe(module: nn.Module, used: set[type]) -> dict[str, Any]:
@@ -126,10 +137,19 @@ def _encode(value: Any, used: set[type], advice: str) -> Any:
     raise TypeError(advice)
 
 
-def _restore(
-    described: dict[str, Any], tensors: dict[str, Tensor], types: Iterable[type]
-) -> tuple[dict[str, nn.Module], dict[str, Tensor]]:
-    """The modules described, with their tensors in place, and the tensors that are the caller's own."""
+def _restore(content: dict[str, Any], tensors: dict[str, Tensor], types: Iterable[type]) -> Saved:
+    """The modules described, with their tensors in place, and what is the caller's own."""
+    match content:
+        case {
+            "modules": dict(described),
+            "frozen": list(frozen),
+            "evaluating": list(evaluating),
+            "description": dict(description),
+            "versions": dict(),
+        }:
+            pass
+        case _:
+            raise ValueError("it lacks a description of its modules")
     for name in described:
         if not name.isidentifier() or name == "tensors":
             raise ValueError(f"{name[:80]!r} is no name for a module: use letters, digits and _, not 'tensors'")
@@ -142,11 +162,18 @@ def _restore(
     builder = _Builder(tensors, _by_name(types))
     modules = {}
     with torch.no_grad(), torch.random.fork_rng(devices=[]):  # a constructor may draw numbers
-        for name, content in described.items():
-            modules[name] = builder.build(content, name)
+        for name, entry in described.items():
+            modules[name] = builder.build(entry, name)
             _assign(modules[name], groups[name], name)
             check_numbers(modules[name])
-    return modules, groups["tensors"]
+    parameters, parts = dict(_parameters(modules)), dict(_parts(modules))
+    if not (set(frozen) <= parameters.keys() and set(evaluating) <= parts.keys()):
+        raise ValueError("it lists parameters or modules that it does not have")
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name not in frozen)
+    for name, part in parts.items():
+        part.training = name not in evaluating
+    return Saved(modules, description, groups["tensors"])
 
 
 class _Builder:
@@ -164,12 +191,12 @@ class _Builder:
             case _:
                 raise ValueError(f"{path} is not described by a type and its arguments")
         self.count += 1
-        if self.count > MOST_MODULES:
-            raise ValueError(f"it has more than {MOST_MODULES} modules")
+        if self.count > MOST_MODULES or path.count(".") > 2 * MOST_LEVELS:
+            raise ValueError(f"it has more than {MOST_MODULES} modules, or more than {MOST_LEVELS} within each other")
         if name not in self.types:
             raise _UnknownTypeError(
-                f"{path} is a {name[:80]!r}, which is none of autogp's own types: pass your class, "
-                f"load(path, types=[{name[:80]}]), or upgrade autogp"
+                f"{path} is a {name[:80]!r}, which is none of autogp's own classes: pass yours, "
+                f"load(path, modules=[{name[:80]}]), or upgrade autogp"
             )
         kind = self.types[name]
         signature = _signature(kind)
@@ -180,8 +207,8 @@ class _Builder:
                 raise ValueError(f"{path}: the argument {argument!r} is beyond {MOST_NUMBERS}")
         values = {key: value for key in signature.parameters for value in self._values(key, arguments, path)}
         try:
-            if kind in POSTERIORS:
-                return make_posterior(kind, self.tensors, path)
+            if kind is Posterior:
+                return make_posterior(self.tensors, path)
             if kind is SparseGP:
                 check_parts(**values)
             bound = inspect.BoundArguments(signature, values)  # pyright: ignore[reportArgumentType]
@@ -230,7 +257,7 @@ def _by_name(types: Iterable[type]) -> dict[str, type]:
     found = {kind.__name__: kind for kind in OWN}
     for kind in types:
         if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-            raise TypeError(f"types must hold classes derived from torch.nn.Module, got {kind!r}")
+            raise TypeError(f"modules must be classes derived from torch.nn.Module, got {kind!r}")
         if found.setdefault(kind.__name__, kind) is not kind:
             raise ValueError(f"two classes have the name {kind.__name__!r}: give yours another")
     return found
@@ -238,7 +265,7 @@ def _by_name(types: Iterable[type]) -> dict[str, type]:
 
 @cache
 def _signature(kind: type) -> inspect.Signature:
-    if kind.__init__ is nn.Module.__init__ or kind in POSTERIORS:  # no arguments, or none that its tensors do not tell
+    if kind.__init__ is nn.Module.__init__ or kind is Posterior:  # no arguments, or none that its tensors do not tell
         return inspect.Signature()
     signature = inspect.signature(kind)
     for parameter in signature.parameters.values():
@@ -256,6 +283,8 @@ def _same(kept: Any, given: Any) -> bool:
 
 
 def _advice(kind: type, argument: str) -> str:
+    if kind.__module__.startswith("torch."):
+        return f"a {kind.__name__} of torch cannot be saved by itself: make it in the constructor of your own module"
     return (
         f"the constructor of {kind.__name__} must keep its argument {argument!r} as self.{argument} (a number, a "
         "string, a module or a list of these), as a parameter or buffer of that name, or its logarithm as "

@@ -51,11 +51,7 @@ class HeldOut:
 
     def columns(self) -> list[tuple[str, bool]]:
         """Names of the columns of tables, the most relevant ones, and whether they hold numbers."""
-        encoder = self.estimator.encoder_
-        return [
-            (self.names[column], encoder is None or not hasattr(encoder.parts[column], "categories"))
-            for column in self.shown
-        ]
+        return [(self.names[column], self._place(column)[1] is None) for column in self.shown]
 
     def pictures(self, rows: np.ndarray) -> list[str]:
         """Rows as addresses of pictures."""
@@ -66,14 +62,17 @@ class HeldOut:
         """The values of the most relevant columns, as texts."""
         if self.frame is not None:
             return [[_shown(self.frame.iloc[int(row), column]) for column in self.shown] for row in rows]
-        x, encoder = self.source.rows(rows)[0], self.estimator.encoder_
+        shown = [self._place(column) for column in self.shown]
+        x, _ = self.source.rows(rows)
+        return [["–" if place is None else _decoded(row[place], known) for place, known in shown] for row in x]
+
+    def _place(self, column: int) -> tuple[int | None, list[str] | None]:
+        """Where a source has this column of the data, if it is used, and the categories that it counts, if it does."""
+        encoder = self.estimator.encoder_
         if encoder is None:
-            return [[_shown(row[column]) for column in self.shown] for row in x]
-        starts = np.cumsum([0, *(len(part.columns) for part in encoder.parts)])
-        return [
-            [_decoded(encoder.parts[column], row[starts[column] : starts[column + 1]]) for column in self.shown]
-            for row in x
-        ]
+            return column, None
+        name = encoder.inputs[column]
+        return None if name in encoder.ignored else encoder.used.index(name), encoder.categories.get(name)
 
     def nearest_to_inducing(self) -> np.ndarray:
         """For each inducing input (of the first function, where each has its own) the row nearest to it, [M]."""
@@ -140,11 +139,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
 
 
-def _decoded(part: Any, values: np.ndarray) -> str:
-    """One column of a table from its encoded columns."""
-    if len(values) == 0:
-        return "–"
-    if not hasattr(part, "categories"):
-        return "–" if len(values) == 2 and values[1] > 0.5 else figure_of(values[0])
-    best = int(values.argmax())
-    return _shown(part.categories[best]) if best < len(part.categories) and values[best] > 0 else "–"
+def _decoded(value: Any, categories: list[str] | None) -> str:
+    """A value of a source as the data has it."""
+    if categories is None:
+        return _shown(value)
+    return _shown(categories[int(value)]) if value >= 0 else "–"  # missing, or a category that training never saw

@@ -97,9 +97,8 @@ def train_exact(
         if np.abs(vector - start)[logarithms].max(initial=0.0) > FARTHEST:
             return REFUSED, np.zeros_like(vector)
         parts = torch.from_numpy(vector).split([parameter.numel() for parameter in parameters])
-        with torch.no_grad():
-            for parameter, part in zip(parameters, parts, strict=True):
-                parameter.copy_(part.view_as(parameter))
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.data.copy_(part.view_as(parameter))  # in its own precision
         try:
             value, q = collapsed_elbo(model, batch)
         except FAILURES:

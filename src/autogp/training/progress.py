@@ -105,7 +105,7 @@ def progress_display(verbose: bool | str) -> ProgressBar | PlainLines | None:
     """What suits where standard error goes: a bar on a terminal, elsewhere lines unless `verbose` is "auto"."""
     if verbose not in (True, False, "auto"):
         raise ValueError(f"verbose must be True, False or 'auto', got {verbose!r}")
-    if not verbose:
+    if not verbose or sys.stderr is None:
         return None
     if sys.stderr.isatty():
         return ProgressBar()

@@ -1,4 +1,4 @@
-"""How tests/data/model-1.autogp was made, once, by autogp 0.1.0: `python tests/data/make_model_1.py FILE`.
+"""How tests/data/model-2.autogp was made, once, by autogp 0.1.0: `python tests/data/make_model_2.py FILE`.
 
 The file stays as it is: it proves that later versions read what this one wrote. For another format make another file.
 """
@@ -8,11 +8,12 @@ import sys
 import torch
 
 from autogp import SparseGP
-from autogp.data import InputScaler, TargetScaler
+from autogp.data import TargetScaler
+from autogp.features import Chain, PrincipalComponents, Scaling
 from autogp.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Matern52, Product, Sum
 from autogp.likelihoods import Bernoulli, Gaussian, Network, Softmax, StudentT
 from autogp.persistence import save
-from autogp.posteriors import HeldPosterior, MixturePosterior
+from autogp.posteriors import Posterior
 
 generator = torch.Generator().manual_seed(1)
 
@@ -25,23 +26,31 @@ def positive(*shape: int) -> torch.Tensor:
     return (0.3 * normal(*shape)).exp()
 
 
+scaling = Scaling(normal(2), positive(2))
 product = Product(ArcCosine(2, 2, positive(2), bias=0.5, variance=0.8, normalize=True), Linear(positive(2)))
 classifier = SparseGP(
     Sum(RBF(positive(3, 2), positive(3)), product),
     Softmax(3),
     normal(4, 2).float(),
-    MixturePosterior(3, 4, num_components=2, generator=generator),
+    scaling,
+    Posterior(3, 4, num_components=2, generator=generator),
+)
+regressor = SparseGP(
+    Matern52(positive(1), 1.5),
+    StudentT(2, df=4.5, scale=positive(2)),
+    normal(2, 4, 1),
+    Chain(scaling, PrincipalComponents(1, normal(2), normal(2, 1))),
+)
+network = SparseGP(
+    Matern32(positive(2)),
+    Network(2, num_nodes=1, variance=positive(2)),
+    normal(3, 2),
+    posterior=Posterior(3, 3, diagonal=True),
 )
 with torch.no_grad():
-    for parameter in classifier.posterior.parameters():
-        parameter += 0.3 * normal(*parameter.shape)
-regressor = SparseGP(Matern52(positive(2), 1.5), StudentT(2, df=4.5, scale=positive(2)), normal(2, 4, 2))
-root = 0.3 * normal(1, 2, 4, 4)
-regressor.posterior.set_moments(normal(1, 2, 4), root @ root.mT + 0.1 * torch.eye(4, dtype=torch.float64))
-network = SparseGP(Matern32(positive(2)), Network(2, num_nodes=1, variance=positive(2)), normal(3, 2))
-network.posterior.shift.copy_(normal(3, 3))
-prepared = network.prepare()
-network.posterior = HeldPosterior(prepared.moments, prepared.factor)
+    for model in (classifier, regressor, network):
+        for parameter in model.posterior.parameters():
+            parameter += 0.3 * normal(*parameter.shape)
 
 modules = {
     "classifier": classifier,
@@ -50,7 +59,6 @@ modules = {
     "kernel": Matern12(positive(2), 0.7) + ArcCosine(0, 3, bias=0.1) + Linear(bias=0.2),
     "gaussian": Gaussian(2, variance=positive(2)),
     "bernoulli": Bernoulli(2, link="probit"),
-    "inputs": InputScaler(normal(2), positive(2)),
     "targets": TargetScaler(normal(2), positive(2)),
 }
 x, latent = normal(5, 2), normal(5, 2)
@@ -63,6 +71,6 @@ tensors = {
     "targets.mean": modules["targets"].inverse_mean(latent),
 }
 for name in ("classifier", "regressor", "network"):
-    prediction = modules[name].predict(modules["inputs"](x, torch.float64))
+    prediction = modules[name].predict(x)
     tensors |= {f"{name}.mean": prediction.mean, f"{name}.variance": prediction.variance}
 save(sys.argv[1], modules, {"classes": ["setosa", "versicolor", "virginica"], "note": "Größe"}, tensors)

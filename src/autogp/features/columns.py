@@ -1,0 +1,169 @@
+"""The columns of a table as features: numbers, categories, and missing values (NaN) among them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autogp.data import TableEncoder
+from autogp.data.encoding import Number
+from autogp.data.texts import Text
+from autogp.features.base import FeatureMap
+
+__all__ = ["Categories", "Columns", "Numbers"]
+
+MISSING = -2  # stands for NaN among codes, which equals nothing; -1 is a category that training never saw
+
+
+class Columns(FeatureMap):
+    """The columns of a table side by side: x [B, C] becomes [B, D], in the order of the columns and the dtype of x.
+
+    Arguments:
+        inputs: For each map the columns of x that it takes; together all columns, each once.
+        maps: Feature maps from [B, c] to [B, d], such as `Numbers` and `Categories`, that know the `origins` of their
+            outputs. They have `names`, those of their c inputs, and `columns`, those of their d outputs.
+
+    Attributes:
+        columns: Names of the D outputs.
+        origin: For each output the column of x that it comes from.
+
+    Example:
+        >>> ages = Numbers(["age"], [30.0], missing=[True])
+        >>> ports = Categories(["port"], [["Bari", "Cork"]], missing=[False])
+        >>> columns = Columns([[1], [0]], [ages, ports])
+        >>> columns.columns, columns.origin
+        (['port=Bari', 'port=Cork', 'age', 'age missing'], [0, 0, 1, 1])
+        >>> columns(torch.tensor([[1.0, 20.0], [0.0, float("nan")]]))
+        tensor([[ 0.,  1., 20.,  0.],
+                [ 1.,  0., 30.,  1.]])
+    """
+
+    allows_missing = True
+    grouped: Tensor
+    order: Tensor
+
+    def __init__(self, inputs: Sequence[Sequence[int]], maps: Sequence[FeatureMap]) -> None:
+        super().__init__()
+        self.inputs = [list(chosen) for chosen in inputs]
+        self.maps = nn.ModuleList(maps)
+        grouped = [column for chosen in self.inputs for column in chosen]
+        pairs: Any = list(zip(self.inputs, maps, strict=True))
+        fitting = all(len(chosen) == len(each.names) for chosen, each in pairs)
+        if not fitting or not grouped or sorted(grouped) != list(range(len(grouped))):
+            raise ValueError(f"inputs must name every column once, as many as each map takes, got {self.inputs}")
+        origins: list[int] = [origin for chosen, each in pairs for origin in each.origins(chosen)]
+        names: list[str] = [name for _, each in pairs for name in each.columns]
+        order = sorted(range(len(origins)), key=origins.__getitem__)
+        self.origin = [origins[place] for place in order]
+        self.columns = [names[place] for place in order]
+        self.register_buffer("grouped", torch.tensor(grouped), persistent=False)
+        self.register_buffer("order", torch.tensor(order), persistent=False)
+
+    @classmethod
+    def of(cls, encoder: TableEncoder) -> "Columns | None":
+        """The map for the arrays that `encoder` makes of tables; none for complete numbers, which stay as they are."""
+        if encoder.complete:
+            return None
+        maps = [MAPS[kind].of(parts) for kind, _, parts in encoder.groups]
+        return cls([columns for _, columns, _ in encoder.groups], maps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != len(self.grouped):
+            raise ValueError(f"expected {len(self.grouped)} columns, got {x.shape[-1]}")
+        groups = x[..., self.grouped].split([len(chosen) for chosen in self.inputs], -1)
+        return torch.cat([each(group) for each, group in zip(self.maps, groups, strict=True)], -1)[..., self.order]
+
+    def origins(self, columns: Sequence[int | None]) -> list[int | None]:
+        return [columns[origin] for origin in self.origin]
+
+
+class Numbers(FeatureMap):
+    """Numbers [B, c], the mean where one is missing; where training had missing values, a second column says so.
+
+    Arguments:
+        names: Of the columns.
+        means: Of each column in training.
+        missing: Whether each column had missing values in training.
+
+    Example:
+        >>> Numbers(["age"], [30.0], missing=[True])(torch.tensor([[20.0], [float("nan")]]))
+        tensor([[20.,  0.],
+                [30.,  1.]])
+    """
+
+    allows_missing = True
+    mean: Tensor
+    flagged: Tensor
+
+    def __init__(self, names: Sequence[str], means: Sequence[float], missing: Sequence[bool]) -> None:
+        super().__init__()
+        if not len(names) == len(means) == len(missing) or not all(map(math.isfinite, means)):
+            raise ValueError("numbers need a name, a finite mean and whether values were missing, for each column")
+        self.names, self.means, self.missing = list(names), list(means), list(map(bool, missing))
+        flagged = [column for column, some in enumerate(missing) if some]
+        self.columns = [*names, *(f"{names[column]} missing" for column in flagged)]
+        self.register_buffer("mean", torch.tensor(self.means, dtype=torch.float64), persistent=False)
+        self.register_buffer("flagged", torch.tensor(flagged, dtype=torch.int64), persistent=False)
+
+    @classmethod
+    def of(cls, parts: Sequence[Number]) -> "Numbers":
+        """For these columns of an encoder."""
+        return cls([part.name for part in parts], [part.mean for part in parts], [part.missing > 0 for part in parts])
+
+    def forward(self, x: Tensor) -> Tensor:
+        missing = x.isnan()
+        return torch.cat([torch.where(missing, self.mean.to(x.dtype), x), missing[..., self.flagged].to(x.dtype)], -1)
+
+    def origins(self, columns: Sequence[int | None]) -> list[int | None]:
+        return [*columns, *(columns[place] for place in self.flagged.tolist())]
+
+
+class Categories(FeatureMap):
+    """Codes of categories [B, c] as columns of zeros and ones, one for each category; other codes are all zeros.
+
+    Arguments:
+        names: Of the columns.
+        categories: Of each column, in the order of their codes 0, 1, ...
+        missing: Whether each column had missing values in training: these are a category, the last.
+
+    Example:
+        >>> Categories(["port"], [["Bari", "Cork"]], missing=[True])(torch.tensor([[1.0], [-1.0], [float("nan")]]))
+        tensor([[0., 1., 0.],
+                [0., 0., 0.],
+                [0., 0., 1.]])
+    """
+
+    allows_missing = True
+    origin: Tensor
+    code: Tensor
+
+    def __init__(self, names: Sequence[str], categories: Sequence[Sequence[str]], missing: Sequence[bool]) -> None:
+        super().__init__()
+        self.names, self.categories = list(names), [list(found) for found in categories]
+        self.missing = list(map(bool, missing))
+        self.columns: list[str] = []
+        origins: list[int] = []
+        codes: list[int] = []
+        for column, (name, found, some) in enumerate(zip(names, categories, self.missing, strict=True)):
+            self.columns += [f"{name}={category}" for category in found] + [f"{name} missing"] * some
+            codes += [*range(len(found)), *[MISSING] * some]
+            origins += [column] * (len(found) + some)
+        self.register_buffer("origin", torch.tensor(origins), persistent=False)
+        self.register_buffer("code", torch.tensor(codes), persistent=False)
+
+    @classmethod
+    def of(cls, parts: Sequence[Text]) -> "Categories":
+        """For these columns of an encoder."""
+        names, categories = [part.name for part in parts], [part.categories for part in parts]
+        return cls(names, categories, [part.missing > 0 for part in parts])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.nan_to_num(MISSING)[..., self.origin] == self.code).to(x.dtype)
+
+    def origins(self, columns: Sequence[int | None]) -> list[int | None]:
+        return [columns[place] for place in self.origin.tolist()]
+
+
+MAPS: dict[type, Any] = {Number: Numbers, Text: Categories}  # for each kind of column of an encoder
