@@ -276,7 +276,7 @@ class Predictor:
 
 def apply_map(features: nn.Module, x: Tensor) -> Tensor:
     """features(x), where rows reach a module that has parameters in the precision of these."""
-    parameter = next(features.parameters(recurse=True), None)
+    parameter = None if getattr(features, "any_dtype", False) else next(features.parameters(), None)
     return features(x if parameter is None else x.to(parameter.dtype))
 
 

@@ -90,6 +90,18 @@ def test_resuming_refuses_other_data(tmp_path, name):
     assert same(state_of(model), before)
 
 
+@pytest.mark.parametrize("row", [0, 1234, 4999])
+def test_resuming_refuses_one_other_label_among_five_thousand(tmp_path, row):
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(5000, 2)), generator.integers(0, 2, 5000)
+    settings = replace(QUICK, max_epochs=1, batch_size=1000)
+    train(SparseGP(RBF(), Bernoulli(), torch.from_numpy(x[:5])), ArraySource(x, y), settings, folder=tmp_path)
+    y[row] = 1 - y[row]
+    with pytest.raises(CheckpointError, match="belongs to another run, with other data: .*sha256 was"):
+        model = SparseGP(RBF(), Bernoulli(), torch.from_numpy(x[:5]))
+        train(model, ArraySource(x, y), settings, folder=tmp_path, resume=True)
+
+
 @pytest.mark.parametrize("name", ["weights", "validation", "target_scaler"])
 def test_resuming_refuses_what_changes_the_meaning_of_the_data(tmp_path, name):
     problem = Problem("gaussian")

@@ -20,6 +20,7 @@ class FeatureMap(nn.Module):
 
     allows_missing: bool = False  # whether rows may hold NaN, which means that a value is missing
     elementwise: bool = False  # cheap, and no narrower than the rows: applied batch by batch rather than kept
+    any_dtype: bool = False  # whether rows reach it as they are, not in the precision of its parameters
     scaled_outputs: bool = False  # whether estimators hand it raw rows and scale what it gives, or scale its inputs
 
     def fit(self, source: Source, seed: int = 0) -> "FeatureMap":
@@ -40,6 +41,8 @@ class Chain(FeatureMap):
     >>> Chain(double, double)(torch.ones(1, 2))
     tensor([[4., 4.]])
     """
+
+    any_dtype = True  # each map has its own
 
     def __init__(self, *maps: nn.Module):
         super().__init__()

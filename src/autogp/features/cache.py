@@ -29,7 +29,7 @@ def apply_frozen(model: SparseGP, *sources: Source) -> tuple[SparseGP, list[Sour
     count = next((i for i, each in enumerate(maps) if any(p.requires_grad for p in each.parameters())), len(maps))
     if all(as_map(each).elementwise for each in maps[:count]):
         return model, list(sources)
-    frozen, rest = Chain(*maps[:count]), maps[count:]
+    frozen, rest = copy.deepcopy(Chain(*maps[:count])).eval(), maps[count:]  # as predictions are made
     behind = copy.copy(model)
     behind._modules = {**model._modules, "features": Chain(*rest) if rest else None}
     return behind, [_applied(frozen, source, model) for source in sources]
