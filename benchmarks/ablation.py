@@ -57,7 +57,8 @@ def table(found: dict[str, dict[str, Ratio]]) -> str:
         ratios = [each[name] for each in found.values() if name in each]
         if ratios:
             typical, worst = statistics.median(ratio.value for ratio in ratios), max(ratios)
-            verdict = "stays" if typical >= THRESHOLD else "stays for some" if worst.value >= THRESHOLD else "goes"
+            somewhere = any(ratio.value - 2 * ratio.error >= THRESHOLD for ratio in ratios)  # beyond doubt
+            verdict = "stays" if typical >= THRESHOLD else "stays for some" if somewhere else "goes"
             cells = [str(each[name]) if name in each else "" for each in found.values()]
             row = [name, *cells, f"{typical:.3f}", str(worst), "" if name == TOGETHER else verdict]
             lines.append("| " + " | ".join(row) + " |")
