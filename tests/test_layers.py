@@ -37,6 +37,7 @@ MATHEMATICS = LAYERS[: LAYERS.index("objectives") + 1]
 ALLOWED_IN_MATHEMATICS = {"autogp", "torch", "numpy"} | {
     "abc",
     "collections",
+    "copy",
     "dataclasses",
     "functools",
     "logging",

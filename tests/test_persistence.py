@@ -193,13 +193,14 @@ def test_the_file_of_format_2_is_read_for_ever():
     gram = modules["kernel"].gram(x, x)
     torch.testing.assert_close(gram, tensors["gram"], rtol=1e-12, atol=0)
     f = tensors["latent"]
-    for name in ("gaussian", "bernoulli"):
+    for name in ("gaussian", "bernoulli", "poisson"):
         torch.testing.assert_close(modules[name].conditional_moments(f)[0], tensors[f"{name}.mean"], rtol=1e-12, atol=0)
+    assert torch.equal(modules["columns"](tensors["table"]), tensors["columns"])
     targets = modules["targets"].inverse_mean(f)
     torch.testing.assert_close(targets, tensors["targets.mean"], rtol=1e-12, atol=0)
 
 
-STORED_SHA256 = "8e176ee4a22eb283af2771711eec154fd86e4e5af9026c229325f9adb7e4ebf7"
+STORED_SHA256 = "385984068f60ae39b12c4d17b7d286f8e970f373932710e0884948046254dd2a"
 
 
 def test_the_file_of_format_1_asks_for_another_fit():

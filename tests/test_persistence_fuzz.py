@@ -13,6 +13,7 @@ from typing import Any
 
 import model_files
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from model_files import forge, make_model
@@ -39,7 +40,8 @@ WORDS = [*NAMES.split(), "", ".", "0", "__class__", "é\0", "x" * 1000]
 PARAMETERS = """
 estimator parameters n_inducing n_components likelihood objective scaling settings start plan epochs natural_rates
 class_weight balanced auto random_state features feature_names target_names rows best_epoch stopped encoder columns
-classes labels outputs elbo loo GPClassifier GPRegressor
+classes labels outputs elbo loo GPClassifier GPRegressor Columns Numbers Categories number text ignored name missing
+means inputs a b
 """
 WORDS += PARAMETERS.split()
 NUMBERS = [0, 1, 2, 3, -1, 99, 100, 101, 2**20, 2**22, 2**31, 2**63, 2**64, 10**30, 0.0, 1.0, -0.5, 1e-320, 1e300]
@@ -201,11 +203,13 @@ def test_files_changed_at_random_are_refused_or_work(folder):
 
 def test_estimators_changed_at_random_are_refused_or_work(folder):
     rng, x, path, found = random.Random(4), model_files.rows(40, 3).numpy(), folder / "estimator.autogp", Counter()
+    frame = pd.DataFrame({"a": np.where(x[:, 1] > 0, "up", "down"), "b": np.where(x[:, 2] > 1, np.nan, x[:, 2])})
     settings = Settings(max_epochs=2, plan=[Phase("elbo", 2)])
     estimators = [
         GPClassifier(4, settings=settings, class_weight={False: 1.0, True: 2.0}, random_state=0).fit(x, x[:, 0] > 0),
         GPClassifier(4, max_epochs=2, start=Start(variance=2.0), random_state=0).fit(x, np.digitize(x[:, 0], [-1, 1])),
         GPRegressor(4, max_epochs=2, features=PrincipalComponents(2), random_state=0).fit(x, x[:, :2]),
+        GPRegressor(4, max_epochs=2, random_state=0).fit(frame, x[:, 0]),
     ]
     originals = []
     for estimator in estimators:
@@ -224,7 +228,7 @@ def test_estimators_changed_at_random_are_refused_or_work(folder):
         describe(model)
         clone(model)
         try:
-            model.predict(x)
+            model.predict(x if model.encoder_ is None else frame)
         except NotPositiveDefiniteError:
             found["explained"] += 1
         except ValueError as error:

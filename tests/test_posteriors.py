@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from autogp import Posterior
-from autogp.moments import DenseMoments, DiagonalMoments, HeldMoments, Moments, RootMoments, squared_norms
+from autogp.moments import DenseMoments, DiagonalMoments, HeldMoments, Moments, RootMoments
 from autogp.posteriors import Held, Natural, Sites
 
 LATENTS, INDUCING, ROWS = 3, 5, 7
@@ -134,13 +134,6 @@ def test_covariances_are_exact_for_precisions_of_any_condition(condition):
     expected = directions / eigenvalues @ directions.mT
     assert (covariance - expected).norm() < 1e-15 * size * condition * expected.norm()
     assert torch.equal(covariance, covariance.mT)
-
-
-def test_squared_norms_are_those_of_the_columns():
-    basis = randn(2, INDUCING, ROWS).requires_grad_()
-    torch.testing.assert_close(squared_norms(basis), basis.square().sum(-2), rtol=1e-12, atol=0)
-    assert torch.autograd.gradcheck(squared_norms, (basis,))
-    assert torch.autograd.gradgradcheck(squared_norms, (basis,))
 
 
 @pytest.mark.parametrize("name", POSTERIORS)

@@ -28,7 +28,6 @@ FIRST_JITTER = {torch.float64: 1e-10, torch.float32: 1e-6}
 LAST_JITTER = 1e-4
 SMALLEST_BLOCK = 100
 MOST_BLOCKS = 4
-LARGEST_SOLVE = 256  # rows of a triangular matrix up to which its inverse is not halved
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -72,56 +71,15 @@ def safe_cholesky(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float
 
 
 def safe_factor_and_inverse(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float64]) -> tuple[Tensor, Tensor]:
-    """L and L^-1 of a batch of covariance matrices, with the jitter of `safe_cholesky`; quicker than one by one.
+    """L and L^-1 of a batch of covariance matrices, with the jitter of `safe_cholesky`.
 
     >>> import torch
     >>> L, inverse = safe_factor_and_inverse(torch.eye(3, dtype=torch.float64))
     >>> torch.allclose(L @ inverse, torch.eye(3, dtype=torch.float64))
     True
     """
-    factor, inverse = _FactorAndInverse.apply(matrix, first_jitter)
-    if not torch.isfinite(torch.diagonal(inverse, dim1=-2, dim2=-1)).all():  # the ladder is to be climbed, or its error
-        factor = safe_cholesky(matrix, first_jitter)
-        return factor, torch.linalg.solve_triangular(factor, _eye(matrix), upper=False)
-    return factor, inverse
-
-
-class _FactorAndInverse(torch.autograd.Function):
-    """L and I = L^-1 of A with a relative jitter, NaN where that is not positive definite.
-
-    The gradient is I' P I made symmetric, P the lower half of L' dL - dI I' with half its diagonal.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
-        factor, inverse = torch.empty_like(matrix).mT, torch.zeros_like(matrix)  # the first in LAPACK's order
-        jittered = matrix.clone()
-        torch.diagonal(jittered, dim1=-2, dim2=-1).add_(_diagonal(matrix), alpha=jitter)
-        parts = (part.view(-1, *part.shape[-2:]) for part in (jittered, factor, inverse))
-        for own, own_factor, own_inverse in zip(*parts, strict=True):  # one at a time: it stays in the cache
-            lower, info = torch.linalg.cholesky_ex(own)
-            own_factor.copy_(lower if info == 0 else torch.full_like(lower, math.nan))
-            _invert_lower(own_factor, own_inverse)
-        ctx.save_for_backward(factor, inverse)
-        ctx.set_materialize_grads(False)
-        return factor, inverse
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grad_outputs: Tensor | None
-    ) -> tuple[Tensor, None]:
-        factor, inverse = ctx.saved_tensors
-        factor_grad, inverse_grad = grad_outputs
-        inner = torch.zeros_like(factor)
-        if factor_grad is not None:
-            inner += factor.mT @ factor_grad
-        if inverse_grad is not None:
-            inner -= inverse_grad @ inverse.mT
-        inner = inner.tril_()
-        torch.diagonal(inner, dim1=-2, dim2=-1).mul_(0.5)
-        gradient = inverse.mT @ inner @ inverse
-        return 0.5 * (gradient + gradient.mT), None
+    factor = safe_cholesky(matrix, first_jitter)
+    return factor, torch.linalg.solve_triangular(factor, _eye(matrix), upper=False)
 
 
 def whiten(matrix: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
@@ -221,49 +179,17 @@ class _Solve(torch.autograd.Function):
 def expected_log_normal(matrix: Tensor, inverse: Tensor, second: Tensor) -> Tensor:
     """E[log N(u_q; 0, matrix)], summed over q, of vectors with second moments E[u u'] [Q, M, M], where L^-1 is at hand.
 
-    `matrix` is [G, M, M] with G = 1 or Q. Gradients go to it alone.
+    `matrix` is [G, M, M] with G = 1 or Q. Gradients go to it alone, and once: they are constants.
     """
-    return _ExpectedLogNormal.apply(matrix, inverse.detach(), second)
-
-
-class _ExpectedLogNormal(torch.autograd.Function):
-    """-1/2 (tr(P E[u u']) - log |P| + M log 2 pi) for P = I' I, I = L^-1, whose gradient is 1/2 (P E[u u'] P - P)."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, inverse: Tensor, second: Tensor) -> Tensor:
+    with torch.no_grad():
         count = len(second) // len(matrix)  # that share a matrix
         second = second.sum(0, keepdim=True) if len(matrix) == 1 else second
-        gradient, trace = torch.empty_like(matrix), matrix.new_zeros(())
-        for g, own in enumerate(inverse):
-            precision = own.mT @ own
-            trace += (precision * second[g]).sum()
-            torch.mm(precision @ second[g], precision, out=gradient[g])
-            gradient[g].sub_(precision, alpha=count)
-        ctx.save_for_backward(gradient.mul_(0.5))
-        half_log_det = torch.diagonal(inverse, dim1=-2, dim2=-1).log().sum() - 0.5 * math.log(2 * math.pi) * (
-            len(matrix) * matrix.shape[-1]
-        )
-        return count * half_log_det - 0.5 * trace
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Tensor, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return grad_outputs[0] * gradient, None, None
-
-
-def _invert_lower(lower: Tensor, out: Tensor) -> None:
-    """L^-1 into the lower half of `out`, by halves: a third of the operations of solving for all columns."""
-    size = len(lower)
-    if size <= LARGEST_SOLVE:
-        out.copy_(torch.linalg.solve_triangular(lower, _eye(lower), upper=False))
-        return
-    half = size // 2
-    _invert_lower(lower[:half, :half], out[:half, :half])
-    _invert_lower(lower[half:, half:], out[half:, half:])
-    torch.mm(out[half:, half:], -(lower[half:, :half] @ out[:half, :half]), out=out[half:, :half])
+        precision = inverse.mT @ inverse  # P
+        log_det = 2 * torch.diagonal(inverse, dim1=-2, dim2=-1).log().sum()  # log |P|
+        size = len(matrix) * matrix.shape[-1] * math.log(2 * math.pi)
+        value = 0.5 * (count * (log_det - size) - (precision * second).sum())
+        slope = 0.5 * (precision @ second @ precision - count * precision)  # d value / d matrix
+    return value + (slope * (matrix - matrix.detach())).sum()
 
 
 def _times_lower(lower: Tensor, block: Tensor, out: Tensor) -> Tensor:

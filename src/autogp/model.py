@@ -11,7 +11,7 @@ from autogp.kernels import Kernel
 from autogp.kernels.base import check_finite, check_points
 from autogp.likelihoods import Likelihood, Prediction
 from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky, safe_factor_and_inverse, solve, whiten
-from autogp.moments import HeldMoments, Moments, squared_norms
+from autogp.moments import HeldMoments, Moments
 from autogp.posteriors import Posterior, Variational
 
 __all__ = ["Joint", "Marginals", "Predictor", "Prepared", "SparseGP", "apply_map", "condition"]
@@ -282,7 +282,7 @@ def apply_map(features: nn.Module, x: Tensor) -> Tensor:
 
 def condition(basis: Tensor, prior_variance: Tensor, moments: Moments) -> Marginals:
     """q(f) from the basis A [G, M, B], k(x, x) [G, B] and q(v): mean A'm, variance k - |A|^2 + A'SA."""
-    return _marginals(moments, moments.project(basis), squared_norms(basis), prior_variance)
+    return _marginals(moments, moments.project(basis), basis.square().sum(-2), prior_variance)
 
 
 def _marginals(moments: Moments, projected: tuple[Tensor, Tensor], norms: Tensor, prior_variance: Tensor) -> Marginals:

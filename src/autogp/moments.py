@@ -19,7 +19,6 @@ __all__ = [
     "Moments",
     "RootMoments",
     "log_determinant",
-    "squared_norms",
 ]
 
 
@@ -210,27 +209,6 @@ class _Projection(torch.autograd.Function):
             for q, product in enumerate(products[k]):
                 gradient[q % ctx.groups].addcmul_(product, weights[k, q])
         return gradient, None, None
-
-
-def squared_norms(basis: Tensor) -> Tensor:
-    """Of the columns of A [G, M, B]: [G, B]."""
-    return _SquaredNorms.apply(basis)
-
-
-class _SquaredNorms(torch.autograd.Function):
-    """sum_m A_mb^2; as autograd has it, with fewer passes over A."""
-
-    @staticmethod
-    def forward(ctx: Any, basis: Tensor) -> Tensor:
-        ctx.save_for_backward(basis)
-        return torch.stack([block.square().sum(-2) for block in basis])
-
-    @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grad_outputs: Tensor
-    ) -> Tensor:
-        (basis,) = ctx.saved_tensors
-        return basis * (2 * grad_outputs[0].contiguous()[..., None, :])
 
 
 def log_determinant(factor: Tensor) -> Tensor:

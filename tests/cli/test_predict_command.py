@@ -13,6 +13,7 @@ from typer.testing import Result
 
 from autogp import GPClassifier, GPRegressor, load_model
 from autogp.data import files, open_source, readers
+from autogp.features import Chain, FeatureMap, PrincipalComponents
 
 Run = Callable[..., Result]
 RunJson = Callable[..., dict[str, Any]]
@@ -77,14 +78,18 @@ def test_surprises_are_told_once(run: Run, run_json: RunJson, passengers: Path, 
     assert len(run_json(*command)["notes"]) == 2
 
 
-def test_models_of_data_frames_take_tables(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("features", [None, PrincipalComponents(1), Chain(PrincipalComponents(2))])
+def test_models_of_data_frames_take_tables(run: Run, tmp_path: Path, features: FeatureMap | None) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"])
-    model = GPRegressor(10, max_epochs=5, random_state=0).fit(frame, frame["a"])
+    model = GPRegressor(10, max_epochs=5, random_state=0, features=features).fit(frame, frame["a"])
     model.save(tmp_path / "m.autogp")
-    frame[["b", "a"]].to_csv(tmp_path / "x.csv", index=False)
+    with_gap = frame.copy()
+    with_gap.loc[7, "a"] = np.nan
+    with_gap[["b", "a"]].to_csv(tmp_path / "x.csv", index=False)
     run("predict", tmp_path / "m.autogp", tmp_path / "x.csv", "-o", tmp_path / "p.csv")
-    np.testing.assert_allclose(pd.read_csv(tmp_path / "p.csv")["mean"], model.predict(frame), rtol=1e-6)
+    expected = model.predict(with_gap.fillna(frame.mean()))
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "p.csv")["mean"], expected, rtol=1e-6, atol=1e-9)
 
 
 def test_data_of_another_kind_than_in_training_is_refused(

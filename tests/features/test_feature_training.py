@@ -72,7 +72,9 @@ def test_a_map_that_learns_sees_each_row_every_epoch_and_what_is_frozen_before_i
     counted(frozen, seen["frozen"])
     counted(model.features.maps[2], seen["learnt"])
     at_the_end = []
-    train(model, source, QUICK, callbacks=[lambda now: at_the_end.append(sum(seen["learnt"])) if now.epoch_end else None])
+    train(
+        model, source, QUICK, callbacks=[lambda now: at_the_end.append(sum(seen["learnt"])) if now.epoch_end else None]
+    )
     assert sum(seen["frozen"]) == ROWS
     assert np.diff(at_the_end).tolist() == [ROWS] * (EPOCHS - 1)
 
@@ -191,9 +193,7 @@ def test_images_reach_a_convolution_as_they_are():
     images = generator.normal(size=(60, 36)).astype(np.float32)
     labels = (images[:, 14] + images[:, 15] > 0).astype(np.int64)
     torch.manual_seed(0)
-    features = nn.Sequential(
-        nn.Unflatten(1, (1, 6, 6)), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)
-    )
+    features = nn.Sequential(nn.Unflatten(1, (1, 6, 6)), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
     with torch.no_grad():
         z = features(torch.from_numpy(images[:10]))
     model = SparseGP(RBF(), Bernoulli(), z, features)

@@ -436,7 +436,9 @@ def test_score_that_cannot_be_computed_is_nan_and_can_be_saved_and_resumed(tmp_p
     results = []
     for folder in (tmp_path / "run", None):
         model = problem.model()
-        recorder = Recorder(model, runs, lambda step: step in (9, 12))  # the ninth ends an epoch, and is there to be scored
+        recorder = Recorder(
+            model, runs, lambda step: step in (9, 12)
+        )  # the ninth ends an epoch, and is there to be scored
 
         def fail(progress: Progress, folder=folder) -> None:
             if folder and progress.step == 14:

@@ -73,7 +73,9 @@ def test_a_plan_is_followed_in_its_order_and_its_last_objective_ends_the_run():
     problem = Problem("softmax")
     objectives = []
     settings = replace(SETTINGS, plan=PLAN, objective="loo", max_epochs=1)  # the plan replaces these two
-    history = train(model_of(problem), problem.source, settings, callbacks=[lambda now: objectives.append(now.objective)])
+    history = train(
+        model_of(problem), problem.source, settings, callbacks=[lambda now: objectives.append(now.objective)]
+    )
     assert objectives == ["elbo"] * 14 + ["loo"] * 6 + ["predictive"] * 4
     assert history.rows[-1]["objective"] == "predictive"
     assert history.stopped == "max_epochs"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from learnable import Problem, held_out_score
 
-from autogp import InfiniteLOOError, Posterior, SparseGP
+from autogp import InfiniteLOOError, Posterior
 from autogp.training import Phase, Settings, loop, state, train
 from autogp.training.schedule import PARTS
 

@@ -105,9 +105,7 @@ EXACT = [
 def test_natural_statistics_have_the_gradients_of_the_objective_for_all_but_q(name, objective, shared):
     model, q, x, y = problem(name, shared)
     samples = 40 if objective in model.likelihood.sampled else 0
-    value = OBJECTIVES[objective](
-        model, x, y, q=q, num_data=NUM_DATA, samples=samples or None, generator=generator()
-    )
+    value = OBJECTIVES[objective](model, x, y, q=q, num_data=NUM_DATA, samples=samples or None, generator=generator())
     expected = torch.autograd.grad(-value, others(model))
     statistics = natural_statistics(model, batch_of(model, x, y, samples or 1), objective, others(model), q)
     found, gradients = applied(statistics, q)

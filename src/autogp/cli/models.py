@@ -9,6 +9,7 @@ from autogp.cli.terminal import Terminal
 from autogp.data import TableEncoder, is_table
 from autogp.estimators import load_model
 from autogp.estimators.summary import describe
+from autogp.features import Chain, PrincipalComponents
 
 __all__ = ["encoder_for", "facts", "open_model", "show_model", "target_of"]
 
@@ -69,4 +70,8 @@ def encoder_for(model: Any, path: Path) -> TableEncoder | None:
             f"{path} has named columns, but the model was trained on {model.n_features_in_} columns without names: "
             "give npz, npy or idx"
         )
-    return TableEncoder.of_numbers(list(model.feature_names_in_), model.input_scaler_.shift.tolist())
+    first: Any = model.model_.features
+    while isinstance(first, Chain):
+        first = first.maps[0]
+    means: Any = first.mean if isinstance(first, PrincipalComponents) else first.shift
+    return TableEncoder.of_numbers(list(model.feature_names_in_), means.tolist())

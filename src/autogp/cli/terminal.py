@@ -31,7 +31,7 @@ class Terminal:
     """Standard output as words and tables, or as one JSON object; notes, progress and errors go to standard error.
 
     Names of files and columns, labels and cells are text, not rich's markup, and steer no terminal: they are escaped
-    here, and nowhere else.
+    here, not by the caller.
     """
 
     def __init__(self, json: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -34,6 +35,7 @@ from autogp.training import (
     Settings,
     Start,
     absorb,
+    refine,
     start_inducing_inputs,
     start_kernel,
     start_latents,
@@ -53,6 +55,8 @@ ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
 SHORT_PASS = 1e9  # multiplications
+FEWEST_REFINED = 1_000  # rows from which "auto" tries the predictive density,
+REFINED_SHARE = 0.5  # for so many epochs beside the ELBO's
 
 
 class GPEstimator(BaseEstimator):
@@ -208,7 +212,7 @@ class GPEstimator(BaseEstimator):
         features, summary = self._fit_features(rows, seed)
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         model = self._start_model(rows, features, likelihood, seed, by_class=strata is not None)
-        self._train(model, rows, weights, validation, seed, callbacks)
+        self._train(model, rows, weights, validation, strata, seed, callbacks)
         self.model_ = model
         self.n_rows_ = summary.rows
         self._score_training_rows(rows, weights)
@@ -238,6 +242,7 @@ class GPEstimator(BaseEstimator):
         rows: Source,
         weights: np.ndarray | None,
         validation: Source | None,
+        strata: np.ndarray | None,
         seed: int,
         callbacks: Sequence[Callback],
     ) -> None:
@@ -255,6 +260,12 @@ class GPEstimator(BaseEstimator):
         if not histories or settings.objective != "elbo":
             folder = self.checkpoint
             histories.append(train(model, rows, settings, **common, folder=folder, resume=folder is not None))
+        if strata is not None and weights is None and validation is None and self._may_refine(model, strata):
+            folder = None if self.checkpoint is None else Path(self.checkpoint)
+            epochs = REFINED_SHARE * len(histories[-1].rows)
+            common = {"callbacks": callbacks, "verbose": self.verbose}
+            refined = refine(model, rows, settings, epochs, strata, self.target_scaler_, folder, **common)
+            histories += [] if refined is None else [refined]
         self.history_: list[dict[str, Any]] = []
         for history in histories:
             before = self.history_[-1] if self.history_ else {"epoch": 0, "step": 0, "seconds": 0.0}
@@ -263,6 +274,18 @@ class GPEstimator(BaseEstimator):
                 row | {name: before[name] + row[name] for name in ("epoch", "step", "seconds")} for row in history.rows
             ]
             self.stopped_ = history.stopped
+
+    def _may_refine(self, model: SparseGP, strata: np.ndarray) -> bool:
+        """Whether "auto" may go on by the predictive density: with classes, and rows enough to decide by."""
+        return (
+            self.objective == "auto"
+            and len(strata) >= FEWEST_REFINED
+            and model.posterior.has_natural_form
+            and self.settings_.optimiser == "natural"
+            and self.settings_.objective == "elbo"
+            and self.settings_.plan is None
+            and self.settings_.time_budget is None
+        )
 
     def _all_at_once(self, model: SparseGP, count: int, settings: Settings) -> bool:
         """Whether q has a closed form and a pass over all rows is short: then nothing beats L-BFGS, and a run takes so

@@ -69,7 +69,8 @@ class RBF(Stationary):
     """
 
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
-        return _Exponential.apply(self.squared_distance(x, z), self.log_variance[:, None, None].to(x.dtype))
+        # One exponential, of log variance - squared / 2, is a pass over the matrix less than variance * profile.
+        return torch.add(self.log_variance[:, None, None].to(x.dtype), self.squared_distance(x, z), alpha=-0.5).exp()
 
     def profile(self, squared: Tensor) -> Tensor:
         return torch.exp(-0.5 * squared)
@@ -94,26 +95,6 @@ class Matern52(Stationary):
 
     def profile(self, squared: Tensor) -> Tensor:
         return _Matern.apply(squared, 5)
-
-
-class _Exponential(torch.autograd.Function):
-    """K = exp(log_variance - squared / 2), whose gradients are all in dK * K."""
-
-    @staticmethod
-    def forward(ctx: Any, squared: Tensor, log_variance: Tensor) -> Tensor:
-        value = torch.add(log_variance, squared, alpha=-0.5).exp_()
-        ctx.save_for_backward(value)
-        ctx.shape = log_variance.shape
-        return value
-
-    @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        (value,) = ctx.saved_tensors
-        gradient = grad_outputs[0] * value
-        log_variance = gradient.sum((-2, -1), keepdim=True).sum_to_size(ctx.shape)
-        return gradient.mul_(-0.5), log_variance
 
 
 class _Matern(torch.autograd.Function):

@@ -4,6 +4,7 @@ from autogp.training.checkpoint import CheckpointError
 from autogp.training.lbfgs import train_exact
 from autogp.training.loop import History, TrainingDivergedError, train
 from autogp.training.progress import Callback, PlainLines, Progress, ProgressBar, TrainingInterruptedError
+from autogp.training.refine import refine
 from autogp.training.schedule import Phase, Settings
 from autogp.training.start import (
     KERNELS,
@@ -28,6 +29,7 @@ __all__ = [
     "TrainingDivergedError",
     "TrainingInterruptedError",
     "absorb",
+    "refine",
     "start_inducing_inputs",
     "start_kernel",
     "start_latents",
