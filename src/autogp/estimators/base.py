@@ -161,7 +161,9 @@ class GPEstimator(BaseEstimator):
         return fresh
 
     def _become(self, fitted: Any) -> Self:
-        vars(self).clear()
+        """Takes over what the copy has learnt; what scikit-learn keeps here during a fit stays."""
+        for name in [name for name in vars(self) if name.endswith("_") and name not in vars(fitted)]:
+            delattr(self, name)
         vars(self).update(vars(fitted))
         return self
 
