@@ -126,7 +126,7 @@ class FactoredMoments(Moments):
     """Covariances by the factors C of their inverses, S = (C C')^-1, constants, for a step with many inducing inputs.
 
     Two triangular solves in the precision of A for each batch of rows, instead of an inverse in float64. The trace of S
-    is estimated, as the rest of the bound is: as the mean of s' S s over vectors s of random signs.
+    is estimated, as the rest of the ELBO is: as the mean of s' S s over vectors s of random signs.
     """
 
     factor: Tensor  # C, [K, Q, M, M], in the precision of A

@@ -109,3 +109,12 @@ def test_the_same_seed_gives_the_same_bits(kind):
 def test_the_docstring_lists_every_parameter(kind):
     listed = re.findall(r"^    (\w+) : ", kind.__doc__.partition("Attributes\n")[0], flags=re.MULTILINE)
     assert sorted(listed) == sorted(kind().get_params())
+
+
+def test_a_second_fit_leaves_nothing_of_the_first_but_what_others_keep_on_the_estimator():
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    model = GPClassifier(5, max_epochs=1, random_state=0).fit(X, y)
+    model._kept_by_another = "context"
+    model.fit(X.to_numpy(), y)
+    assert not hasattr(model, "feature_names_in_")
+    assert model._kept_by_another == "context"

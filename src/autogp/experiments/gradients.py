@@ -87,7 +87,7 @@ def exact(likelihood: Likelihood, mean: Tensor, variance: Tensor, y: Tensor, noi
 
 
 class Problem:
-    """The model at its start, and what it is learnt from and judged by."""
+    """The model at its start, its training rows and its test rows."""
 
     def __init__(self, data: Dataset, seed: int):
         self.source, self.test = ArraySource(data.x_train, data.y_train), ArraySource(data.x_test, data.y_test)

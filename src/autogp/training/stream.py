@@ -13,7 +13,7 @@ __all__ = ["absorb"]
 MOST_STEPS = 50
 SETTLED = 1e-6  # of the change of q's mean in a step, beside its prior's standard deviation of 1
 SMALLEST_RATE = 1e-12
-ROUNDING = 1e-5  # of the bound, which rows in float32 have
+ROUNDING = 1e-5  # of the ELBO, where rows are float32
 
 
 @torch.no_grad()
