@@ -36,8 +36,11 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         lengthscale per column, all learnt.
     likelihood : str or Likelihood
         "auto" (logistic for two classes, softmax for more), "logit", "probit", "softmax", or a likelihood object.
-    objective : {"elbo", "loo", "predictive"}
-        What kernel and inducing inputs are learnt by. "loo" often gives the best probabilities on large data.
+    objective : {"auto", "elbo", "loo", "predictive"}
+        What kernel and inducing inputs maximise. "auto": the ELBO; from 1,000 rows on it then tries the predictive
+        density, and keeps the result only if held-out rows gain more than three standard errors. It is "elbo" where
+        weights, a validation set, a time budget or several components are given. "loo" and "predictive" overfit
+        small or noisy data (docs/leave-one-out.md).
     n_components : int
         Gaussians in the posterior mixture.
     share_kernel : bool

@@ -37,8 +37,9 @@ class GPRegressor(RegressorMixin, GPEstimator):
     likelihood : str or Likelihood
         "gaussian" noise, "student_t" (outliers do not bend it), "poisson" (counts), "network" (a Gaussian process
         regression network: outputs that share latent functions), or a likelihood object.
-    objective : {"elbo", "loo", "predictive"}
-        What kernel, noise and inducing inputs are learnt by.
+    objective : {"auto", "elbo", "loo", "predictive"}
+        What kernel, noise and inducing inputs maximise; "auto" is "elbo". "loo" and "predictive" may overfit
+        (docs/leave-one-out.md).
     n_components : int
         Gaussians in the posterior mixture.
     share_kernel : bool
