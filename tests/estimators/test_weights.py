@@ -7,6 +7,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from autogp import GPClassifier, GPRegressor
+from autogp.training import Settings
 
 
 def line(count=80):
@@ -77,8 +78,9 @@ def test_class_weights_multiply_the_rows_weights():
 def test_the_best_epoch_on_held_out_rows_is_kept():
     X, y = line()
     held = X[::4], y[::4]
-    model = fitted(X[1::4], y[1::4], max_epochs=40, learning_rate=0.5)
-    guarded = GPRegressor(n_inducing=15, max_epochs=40, learning_rate=0.5, random_state=0)
+    rough = {"max_epochs": 40, "settings": Settings(learning_rate=0.5, batch_size=5)}
+    model = fitted(X[1::4], y[1::4], **rough)
+    guarded = GPRegressor(n_inducing=15, random_state=0, **rough)
     guarded.fit(X[1::4], y[1::4], eval_set=held)
     scores = [row["score"] for row in guarded.history_]
     found = guarded.log_density(*held).mean() + np.log(guarded.target_scaler_.scale.item())

@@ -55,6 +55,7 @@ ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
 SHORT_PASS = 1e9  # multiplications
+PRIVATE = ("_varies", "_single", "_kept_predictor")  # what is learnt, beside names that end in an underscore
 FEWEST_REFINED = 1_000  # rows from which "auto" tries the predictive density,
 REFINED_SHARE = 0.5  # for so many epochs beside the ELBO's
 
@@ -161,7 +162,9 @@ class GPEstimator(BaseEstimator):
         return fresh
 
     def _become(self, fitted: Any) -> Self:
-        vars(self).clear()
+        """Takes what the copy has learnt in place of its own; what scikit-learn keeps in the estimator stays."""
+        for name in [name for name in vars(self) if name.endswith("_") or name in PRIVATE]:
+            delattr(self, name)
         vars(self).update(vars(fitted))
         return self
 
@@ -431,11 +434,12 @@ class GPEstimator(BaseEstimator):
     def _predictor(self) -> Predictor:
         """Of the model as it is; kept until a tensor of the model changes."""
         model = self.model_
-        state = [(each.data_ptr(), each._version) for each in (*model.parameters(), *model.buffers())]
+        tensors = [*model.parameters(), *model.buffers()]  # kept too: else a new one could have the address of an old
+        state = [(id(each), each.data_ptr(), each._version) for each in tensors]
         kept = vars(self).get("_kept_predictor")
-        if kept is None or kept[0] is not model or kept[1] != state:
-            self._kept_predictor = kept = (model, state, model.predictor())
-        return kept[2]
+        if kept is None or kept[0] is not model or kept[2] != state:
+            self._kept_predictor = kept = (model, tensors, state, model.predictor())
+        return kept[3]
 
     @property
     def _feed(self) -> Feed:
