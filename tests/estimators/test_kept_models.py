@@ -92,7 +92,9 @@ def interrupt(error, epoch):
     return callback
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), TrainingInterruptedError("stopped", 143), ArithmeticError("no")])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), TrainingInterruptedError("stopped", 143), ArithmeticError("no")]
+)
 @pytest.mark.parametrize("kind", [GPClassifier, GPRegressor])
 def test_a_refit_that_is_interrupted_or_fails_leaves_the_old_model(kind, error):
     model = fitted(kind)

@@ -8,6 +8,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.metrics import r2_score
 
 from autogp import GPRegressor, elbo
+from autogp.metrics import standardised_squared_error
 
 
 def fitted(X, y, **changes):
@@ -96,6 +97,16 @@ def test_several_outputs_have_the_shapes_of_scikit_learn(likelihood):
     assert model.score(X, Y) > 0.9
 
 
+def test_a_network_of_outputs_is_no_worse_than_independent_ones():
+    X, Y = two_outputs(240)
+    errors = {
+        likelihood: standardised_squared_error(Y[::2], fitted(X[1::2], Y[1::2], likelihood=likelihood).predict(X[::2]))
+        for likelihood in ("gaussian", "network")
+    }
+    assert errors["network"] < 0.05
+    assert errors["network"] < 1.1 * errors["gaussian"]
+
+
 def test_one_output_has_the_shapes_of_scikit_learn():
     X, Y = two_outputs(40)
     model, theirs = fitted(X, Y[:, :1], max_epochs=3), GaussianProcessRegressor(optimizer=None).fit(X, Y[:, 0])
@@ -123,7 +134,7 @@ def test_the_bound_counts_only_targets_that_are_there():
     holes, away = Y.copy(), np.arange(120) % 2 == 0
     holes[away] = np.nan
     model = fitted(X, holes, max_epochs=5)
-    x, targets = torch.from_numpy(X[~away]), model.target_scaler_(torch.from_numpy(Y[~away]), torch.float64)
+    x, targets = torch.from_numpy(X[~away]), model.target_scaler_(torch.from_numpy(Y[~away]))
     units = 60 * model.target_scaler_.scale.log().sum().item()
     assert model.elbo_ == pytest.approx(elbo(model.model_, x, targets).item() - units, abs=1e-8)
 

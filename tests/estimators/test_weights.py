@@ -7,6 +7,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from autogp import GPClassifier, GPRegressor
+from autogp.estimators import base
 from autogp.training import Settings
 
 
@@ -104,6 +105,20 @@ def test_a_time_budget_ends_training(batch_size):
     model = fitted(X, y, max_epochs=10**6, time_budget=0.3, batch_size=batch_size)
     assert time.monotonic() - start < 5
     assert model.score(X, y) > 0.5
+
+
+def test_two_runs_share_the_time_budget(monkeypatch):
+    budgets = []
+    for name in ("train", "train_exact"):
+
+        def noted(model, rows, settings, run=getattr(base, name), **options):
+            budgets.append(settings.time_budget)
+            return run(model, rows, settings, **options)
+
+        monkeypatch.setattr(base, name, noted)
+    fitted(*line(), max_epochs=2, objective="predictive", time_budget=60.0)
+    assert len(budgets) == 2
+    assert sum(budgets) == 60
 
 
 def test_history_has_one_row_per_epoch():

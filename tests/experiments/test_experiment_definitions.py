@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from autogp.experiments.sampled import SampledNetwork
 
 from autogp.data import ArraySource, InputScaler, summarise
 from autogp.datasets import Dataset
 from autogp.experiments import EXPERIMENTS
 from autogp.experiments.figures import TITLES
 from autogp.experiments.run import hold_out, principal_components, start_model
-from autogp.experiments.sampled import SampledNetwork
 from autogp.kernels import ArcCosine
 from autogp.likelihoods import Network
 from autogp.posteriors import GaussianPosterior, MixturePosterior

@@ -258,7 +258,10 @@ class GPEstimator(BaseEstimator):
             "verbose": self.verbose,
         }
         histories = []
-        if self._all_at_once(model, len(rows), settings):
+        at_once = self._all_at_once(model, len(rows), settings)
+        if at_once and settings.objective != "elbo" and settings.time_budget is not None:
+            settings = replace(settings, time_budget=settings.time_budget / 2)  # of each of the two runs
+        if at_once:
             histories.append(train_exact(model, rows, replace(settings, objective="elbo"), **common))
         if not histories or settings.objective != "elbo":
             folder = self.checkpoint
