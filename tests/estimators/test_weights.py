@@ -109,13 +109,12 @@ def test_a_time_budget_ends_training(batch_size):
 
 def test_two_runs_share_the_time_budget(monkeypatch):
     budgets = []
+
+    def noted(run):
+        return lambda *arguments, **options: budgets.append(arguments[2].time_budget) or run(*arguments, **options)
+
     for name in ("train", "train_exact"):
-
-        def noted(model, rows, settings, run=getattr(base, name), **options):
-            budgets.append(settings.time_budget)
-            return run(model, rows, settings, **options)
-
-        monkeypatch.setattr(base, name, noted)
+        monkeypatch.setattr(base, name, noted(getattr(base, name)))
     fitted(*line(), max_epochs=2, objective="predictive", time_budget=60.0)
     assert len(budgets) == 2
     assert sum(budgets) == 60

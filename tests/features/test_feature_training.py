@@ -142,7 +142,7 @@ def test_a_run_with_a_learnt_network_broken_off_at_every_step_ends_in_the_bits_o
     fresh = copy.deepcopy(whole)
     history = train(whole, source, QUICK)
     assert not torch.equal(whole.features.maps[1][0].weight, fresh.features.maps[1][0].weight)
-    for breaks in range(100):
+    for breaks in range(100):  # noqa: B007
         broken, made = copy.deepcopy(fresh), []
 
         def break_off(now, made=made):

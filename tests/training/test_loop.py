@@ -97,8 +97,8 @@ def test_resuming_refuses_one_other_label_among_five_thousand(tmp_path, row):
     settings = replace(QUICK, max_epochs=1, batch_size=1000)
     train(SparseGP(RBF(), Bernoulli(), torch.from_numpy(x[:5])), ArraySource(x, y), settings, folder=tmp_path)
     y[row] = 1 - y[row]
-    with pytest.raises(CheckpointError, match="belongs to another run, with other data: .*sha256 was"):
-        model = SparseGP(RBF(), Bernoulli(), torch.from_numpy(x[:5]))
+    model = SparseGP(RBF(), Bernoulli(), torch.from_numpy(x[:5]))
+    with pytest.raises(CheckpointError, match=r"belongs to another run, with other data: .*sha256 was"):
         train(model, ArraySource(x, y), settings, folder=tmp_path, resume=True)
 
 

@@ -88,7 +88,7 @@ def test_a_run_with_a_plan_broken_off_at_every_step_ends_in_the_bits_of_an_unbro
     settings = replace(SETTINGS, plan=PLAN)
     whole = model_of(problem, components)
     history = train(whole, problem.source, settings)
-    for breaks in range(100):
+    for breaks in range(100):  # noqa: B007
         broken, made = model_of(problem, components), []
 
         def break_off(now, made=made):

@@ -55,7 +55,6 @@ ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
 SHORT_PASS = 1e9  # multiplications
-PRIVATE = ("_varies", "_single", "_kept_predictor")  # what is learnt, beside names that end in an underscore
 FEWEST_REFINED = 1_000  # rows from which "auto" tries the predictive density,
 REFINED_SHARE = 0.5  # for so many epochs beside the ELBO's
 
@@ -162,8 +161,8 @@ class GPEstimator(BaseEstimator):
         return fresh
 
     def _become(self, fitted: Any) -> Self:
-        """Takes what the copy has learnt in place of its own; what scikit-learn keeps in the estimator stays."""
-        for name in [name for name in vars(self) if name.endswith("_") or name in PRIVATE]:
+        """Takes over what the copy has learnt; what scikit-learn keeps here during a fit stays."""
+        for name in [name for name in vars(self) if name.endswith("_") and name not in vars(fitted)]:
             delattr(self, name)
         vars(self).update(vars(fitted))
         return self
