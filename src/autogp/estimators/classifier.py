@@ -40,8 +40,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         From rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, whose parameters
         are trained with the kernel.
     objective : {"auto", "elbo", "loo", "predictive"}
-        The objective of the hyper-parameters. "auto" is the ELBO; with 1,000 rows or more the predictive density
-        follows, and is kept if rows that were taken out of q gain by it.
+        What kernel and inducing inputs maximise. "auto": the ELBO; from 1,000 rows on it then tries the predictive
+        density, and keeps the result only if held-out rows gain more than three standard errors. It is "elbo" where
+        weights, a validation set, a time budget or several components are given. "loo" and "predictive" overfit
+        small or noisy data (docs/leave-one-out.md).
     n_components : int
         Gaussians in the posterior mixture.
     share_kernel : bool or None

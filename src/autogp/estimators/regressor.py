@@ -41,7 +41,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
         From rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, whose parameters
         are trained with the kernel.
     objective : {"auto", "elbo", "loo", "predictive"}
-        The objective of the hyper-parameters. "auto" is the ELBO.
+        What kernel, noise and inducing inputs maximise; "auto" is "elbo". "loo" and "predictive" may overfit
+        (docs/leave-one-out.md).
     n_components : int
         Gaussians in the posterior mixture.
     share_kernel : bool or None
