@@ -43,12 +43,13 @@ def split(x: Any, y: Any, seed: int, rows: int | float = 0.7) -> Split:
     y = np.asarray(y)
     strata = None if y.dtype.kind == "f" else y
     x_train, x_test, y_train, y_test = train_test_split(x, y, train_size=rows, random_state=seed, stratify=strata)
-    return x_train, y_train, x_test, y_test
+    return x_train, np.asarray(y_train), x_test, np.asarray(y_test)
 
 
 def included(name: str, seed: int, rows: int | float = 0.7) -> Split:
     """A set of scikit-learn that needs no download."""
-    return split(*getattr(datasets, f"load_{name}")(return_X_y=True), seed, rows)
+    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    return split(x, y, seed, rows)
 
 
 def made(name: str, rows: int, seed: int, **options: Any) -> Split:
@@ -147,13 +148,13 @@ def run(name: str, seed: int, inducing: int, objectives: tuple[str, ...]) -> dic
     found: dict[str, Any] = {"rows": len(y), "columns": x.shape[1], "tested": len(chosen), "inducing": inducing}
     found["classes"] = len(np.unique(y)) if name in CLASSES else 0
     nlp = {}
-    for objective in objectives:  # auto is the last
+    for objective in objectives:
         started = time.process_time()
         model = kind(inducing, objective=objective, random_state=seed, verbose=False).fit(x, y)
         seconds = time.process_time() - started
         nlp[objective] = -model.log_density(x_test, y_test[chosen])
         found[objective] = {"nlp": float(nlp[objective].mean()), "seconds": seconds}
-    found["chosen"] = model.history_[-1]["objective"]
+        found["chosen"] = model.history_[-1]["objective"]  # in the end that of auto, the last
     difference = nlp["auto"] - nlp["elbo"]
     found["difference"] = float(difference.mean())
     found["standard_error"] = float(difference.std(ddof=1) / len(difference) ** 0.5)
