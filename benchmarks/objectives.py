@@ -154,7 +154,8 @@ def run(name: str, seed: int, inducing: int, objectives: tuple[str, ...]) -> dic
         seconds = time.process_time() - started
         nlp[objective] = -model.log_density(x_test, y_test[chosen])
         found[objective] = {"nlp": float(nlp[objective].mean()), "seconds": seconds}
-        found["chosen"] = model.history_[-1]["objective"]  # in the end that of auto, the last
+        assert model is not None
+    found["chosen"] = model.history_[-1]["objective"]  # in the end that of auto, the last
     difference = nlp["auto"] - nlp["elbo"]
     found["difference"] = float(difference.mean())
     found["standard_error"] = float(difference.std(ddof=1) / len(difference) ** 0.5)
