@@ -206,8 +206,8 @@ def test_step_that_is_not_finite_changes_nothing(broken):
             model.likelihood.log_variance.fill_(math.nan)
     before, q_before = copy.deepcopy(model.state_dict()), copy.deepcopy(q)
     optimiser = Adam(others(model))
+    statistics = natural_statistics(model, batch_of(model, x, y), "elbo", optimiser.parameters, q)
     with pytest.raises(NonFiniteError, match="not finite"):
-        statistics = natural_statistics(model, batch_of(model, x, y), "elbo", optimiser.parameters, q)
         apply(statistics, optimiser, [0.1] * len(optimiser.parameters), q)
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, equal_nan=True)
