@@ -3,7 +3,7 @@
     AUTOGP_DATA=FOLDER python -m benchmarks.mnist [--epochs 40] [--objective loo] [--validation] [--set NAME=VALUE]
 
 FOLDER/mnist holds the four idx files as published. The clock starts before they are read. With `--validation` the last
-10,000 training rows are held out and judged by, instead of the test set: that is how settings are chosen.
+10,000 training rows are a validation set, which takes the place of the test set: that is how settings are chosen.
 """
 
 import argparse
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autogp.data import InputScaler, Subset, open_source, summarise
+from autogp.data import Subset, open_source, summarise
+from autogp.features import Scaling
 from autogp.likelihoods import Softmax
 from autogp.metrics import error_rate, expected_calibration_error, negative_log_probability
 from autogp.model import SparseGP
@@ -40,24 +41,25 @@ def main() -> None:
         source, test = Subset(rows, np.arange(50_000)), Subset(rows, np.arange(50_000, 60_000))
     else:
         source, test = rows, open_source(folder / "t10k-images-idx3-ubyte.gz", folder / "t10k-labels-idx1-ubyte.gz")
-    scaler = InputScaler.from_summary(summarise(source, max_rows=10_000), "global")
+    scaling = Scaling.from_summary(summarise(source, max_rows=10_000), "global")
     model = SparseGP(
-        start_kernel("rbf", source, scaler, variance=20.0, seed=options.seed),
+        start_kernel("rbf", source, scaling, variance=20.0, seed=options.seed),
         Softmax(10),
-        start_inducing_inputs(source, options.inducing, scaler, options.seed, by_class=True),
+        start_inducing_inputs(source, options.inducing, scaling, options.seed, by_class=True),
+        features=scaling,
     )
     ready = time.perf_counter()
     settings = Settings(objective=options.objective, max_epochs=options.epochs, seed=options.seed, **changes)
-    history = train(model, source, settings, input_scaler=scaler, verbose=True)
+    history = train(model, source, settings, verbose=True)
     trained = time.perf_counter()
 
     x, labels = test.rows(np.arange(len(test)))
-    probabilities = model.predict(scaler(torch.from_numpy(np.ascontiguousarray(x)))).mean.numpy()
-    judged = "validation" if options.validation else "test"
+    probabilities = model.predict(torch.from_numpy(np.ascontiguousarray(x))).mean.numpy()
+    scored = "validation" if options.validation else "test"
     print(
         f"{' '.join([options.objective, *options.set])}, "
         f"M = {options.inducing}, {len(history.rows)} epochs, seed {options.seed}, "
-        f"{judged} rows: error {100 * error_rate(labels, probabilities):.2f} %, "
+        f"{scored} rows: error {100 * error_rate(labels, probabilities):.2f} %, "
         f"NLP {negative_log_probability(labels, probabilities):.4f}, "
         f"calibration error {expected_calibration_error(labels, probabilities):.4f}; "
         f"{trained - started:.0f} s from disk ({ready - started:.0f} s before the first step), "

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from autogp.kernels import RBF
 from autogp.likelihoods import Softmax
 from autogp.model import Prepared, SparseGP, condition
-from autogp.posteriors import LARGE, GaussianPosterior
+from autogp.posteriors import LARGE, Natural, Sites
 from autogp.training.optimisers import Adam
-from autogp.training.step import Batch, natural_step
+from autogp.training.step import Batch, apply, draw, gradients_of, natural_statistics
 
 B, D, Q = 1000, 784, 10
 NUM_DATA = 60_000
@@ -50,39 +51,44 @@ class Step:
         z = torch.randn(groups, num_inducing, D, generator=generator)
         self.batch = Batch(x, y, torch.full((B,), NUM_DATA / B))
         self.model = SparseGP(RBF(torch.full((groups, D), 28.0), torch.full((groups,), 5.0)), Softmax(Q), z)
-        self.optimiser = Adam(self.model.parameters())
+        self.q = Natural.of(self.model.posterior)
+        self.optimiser = Adam(each for part, each in self.model.named_parameters() if not part.startswith("posterior."))
+        self.rates = [1e-3] * len(self.optimiser.parameters)
         self.samples = samples
         self.generator = generator
 
     def __call__(self) -> None:
-        self.optimiser.zero_grad()
-        natural_step(self.model, self.batch, "elbo", 0.01, self.samples, self.generator)
-        self.optimiser.step(1e-3)
+        batch = self.batch._replace(noise=draw(self.model, B, self.samples, self.generator))
+        statistics = natural_statistics(self.model, batch, "elbo", self.optimiser.parameters, self.q)
+        apply(statistics, self.optimiser, self.rates, self.q, 0.01)
 
     def parts(self) -> dict[str, float]:
         """Times of the parts, each by itself; they overlap a little, so they need not add up to the whole."""
-        model, x = self.model, self.batch.x
-        posterior = model.posterior
-        assert isinstance(posterior, GaussianPosterior)
+        model, q, x = self.model, self.q, self.batch.x
         self()
 
         def prepare() -> Prepared:  # as a step does
-            large = posterior.precision.shape[-1] >= LARGE
-            return model.prepare(posterior.factored(x.dtype) if large else None)
+            return model.prepare(q.factored(x.dtype) if q.shift.shape[-1] >= LARGE else q)
 
         prepared = prepare()
         basis, variance = model.basis(x, prepared)
         marginals = condition(basis, variance, prepared.moments)
         alpha, beta = torch.randn(2, 1, B, Q) * 1e-3
-        fixed = basis.detach()
-        graph = [marginals.mean, marginals.variance]
+        fixed, mean = basis.detach(), marginals.mean[0].detach()
+
+        def update() -> None:
+            q.blend(Sites.of_rows(fixed, mean, alpha[0], beta[0], self.batch.weights), 1e-9)
+
+        def gradients() -> list[Tensor]:
+            value = (alpha * marginals.mean + beta * marginals.variance).sum()
+            return gradients_of(value, self.optimiser.parameters, retain=True)
+
+        found = gradients()
         return {
             "prior and posterior, M x M": best(prepare),
             "basis L^-1 Kzx": best(lambda: model.basis(x, prepared)),
             "marginals, S A": best(lambda: condition(basis, variance, prepared.moments)),
-            "natural-gradient update": best(
-                lambda: posterior.natural_step(fixed, marginals.mean[0].detach(), alpha[0], beta[0], 1e-9)
-            ),
-            "gradients of kernel and Z": best(lambda: torch.autograd.backward(graph, [alpha, beta], retain_graph=True)),
-            "Adam": best(lambda: self.optimiser.step(1e-3)),
+            "natural-gradient update": best(update),
+            "gradients of kernel and Z": best(gradients),
+            "Adam": best(lambda: self.optimiser.step(found, self.rates)),
         }

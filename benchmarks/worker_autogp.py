@@ -15,14 +15,16 @@ from problems import class_scores, read_problem, regression_scores, scores
 from worker import AfterStep, Server, threads
 
 from autogp import GPClassifier, GPRegressor
-from autogp.data import ArraySource, InputScaler, open_source
+from autogp.data import ArraySource, open_source
+from autogp.features import Scaling
 from autogp.kernels import RBF, Matern52
 from autogp.likelihoods import Gaussian, Softmax
 from autogp.model import SparseGP
-from autogp.training import Settings, train
+from autogp.posteriors import Natural
+from autogp.training import Progress, Settings, train
 from autogp.training.memory import kept_memory
 from autogp.training.optimisers import Adam
-from autogp.training.step import Batch, natural_step
+from autogp.training.step import Batch, apply, draw, natural_statistics
 
 PROBE_SECONDS = 0.5
 LEAST_SECONDS = 0.1  # of training, where a busy machine leaves less; the answer says how long it took
@@ -38,8 +40,12 @@ class Model:
             torch.full(shape, problem["lengthscale"]), torch.full(shape[:1], problem["variance"])
         )
         likelihood = Softmax(self.classes) if self.classes else Gaussian(variance=problem["noise"])
-        self.model = SparseGP(kernel, likelihood, z)
-        self.optimiser = Adam(self.model.parameters())
+        scaled = "x_shift" in problem  # else its rows are as a kernel takes them
+        features = Scaling(*(torch.from_numpy(problem[key]) for key in ("x_shift", "x_scale"))) if scaled else None
+        self.model = SparseGP(kernel, likelihood, z, features)
+        self.q = Natural.of(self.model.posterior)
+        self.newest = lambda: self.model.predictor(self.q)
+        self.optimiser = Adam(each for part, each in self.model.named_parameters() if not part.startswith("posterior."))
         self.generator = torch.Generator().manual_seed(0)
         self.samples, self.num_data = recipe["samples"], problem["num_data"]
 
@@ -49,19 +55,21 @@ class Model:
         return Batch(rows, targets, torch.full((len(rows),), self.num_data / len(rows), dtype=self.dtype))
 
     def step(self, batch: Batch) -> None:
-        self.optimiser.zero_grad()
-        natural_step(self.model, batch, "elbo", 0.01, self.samples, self.generator)
-        self.optimiser.step(0.05)
+        if "elbo" in self.model.likelihood.sampled:
+            batch = batch._replace(noise=draw(self.model, len(batch.x), self.samples, self.generator))
+        parameters = self.optimiser.parameters
+        statistics = natural_statistics(self.model, batch, "elbo", parameters, self.q)
+        apply(statistics, self.optimiser, [0.05] * len(parameters), self.q, 0.01)
 
     def predictor(self):
-        prepared = self.model.prepare()
+        """Of rows as a kernel takes them."""
+        predictor = self.newest()
 
-        @torch.no_grad()
         def predict(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            marginals = self.model.marginals(torch.from_numpy(np.array(x)).to(self.dtype), prepared)
+            marginals = predictor.at(torch.from_numpy(np.array(x)).to(self.dtype))
             if self.classes:
                 return marginals.mean[0].numpy(), marginals.variance[0].numpy()
-            found = self.model.likelihood.predict(marginals.log_weights, marginals.mean, marginals.variance)
+            found = predictor.likelihood.predict(*marginals[:3])
             return found.mean.numpy(), found.variance.numpy()
 
         return predict
@@ -77,9 +85,13 @@ class OwnServer(Server):
             kernel_rate=recipe["kernel_rate"],
         )
         source = ArraySource(data["x_train"], data["y_train"])
-        scaler = InputScaler(torch.from_numpy(data["x_shift"]), torch.from_numpy(data["x_scale"]))
-        watch = [lambda _: turns(lambda: scores(found, data))]
-        train(found.model, source, settings, input_scaler=scaler, callbacks=watch)
+
+        def watch(progress: Progress) -> bool:
+            found.newest = progress.predictor
+            return turns(lambda: scores(found, data))
+
+        train(found.model, source, settings, callbacks=[watch])
+        found.newest = found.model.predictor
         return found
 
     def one_epoch(

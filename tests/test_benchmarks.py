@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from autogp.data import InputScaler
+from autogp.features import Scaling
 
 ROOT = Path(__file__).parents[1]
 
@@ -264,12 +264,22 @@ def test_peers_see_the_rows_that_we_see(module, name: str, dtype: type, tmp_path
     problems = module("problems")
     problem = problems.read_problem(str(module("benchmarks.data").write_problem(name, 10, tmp_path)))
     shift, scale = (torch.from_numpy(problem[key]) for key in ("x_shift", "x_scale"))
-    ours = InputScaler(shift, scale)(torch.from_numpy(problem["x_test"]), torch.from_numpy(problem["z"]).dtype)
+    ours = Scaling(shift, scale)(torch.from_numpy(problem["x_test"]))
     found = problems.scaled(problem, problem["x_test"])
     assert found.dtype == dtype
     np.testing.assert_allclose(found, ours.numpy(), rtol=1e-5, atol=1e-6)
     spread = problems.scaled(problem, problem["x_train"]).var(0)
     assert spread.mean() == pytest.approx(1, abs=0.01)
+
+
+def test_scores_during_training_are_those_of_the_q_of_that_step(module, tmp_path: Path) -> None:
+    problem = module("problems").read_problem(str(module("benchmarks.data").write_problem("digits", 20, tmp_path)))
+    recipe = {"precision": "float32", "samples": 10, "objective": "elbo", "epochs": 2, "batch": 200, "kernel_rate": 1.0}
+    found = []
+    server = object.__new__(module("worker_autogp").OwnServer)  # without its pipes
+    model = server.fit(problem, recipe, lambda score: found.append(score()["nlp"]))
+    assert max(found) < 1  # the prior gives log 10
+    assert found[-1] == pytest.approx(module("problems").scores(model, problem)["nlp"], rel=1e-3)
 
 
 def test_minibatches_take_each_row_once_in_an_epoch(module) -> None:

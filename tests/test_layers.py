@@ -1,6 +1,7 @@
 """A layer imports only from layers above it, and the mathematics knows nothing of files or the command line."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,9 @@ def test_the_mathematics_imports_no_files_estimators_or_command_line(name: str) 
         if layer(path) == name:
             roots = {module.split(".")[0] for module in imports(path)}
             assert roots <= ALLOWED_IN_MATHEMATICS, f"{path.relative_to(ROOT)} imports {roots - ALLOWED_IN_MATHEMATICS}"
+
+
+def test_contributing_lists_the_layers_in_this_order() -> None:
+    page = Path(__file__).parents[1] / "CONTRIBUTING.md"
+    listed = re.findall(r"^    (\w+) {2,}\S", page.read_text().partition("## Adding a kernel")[0], flags=re.MULTILINE)
+    assert listed == LAYERS

@@ -30,7 +30,7 @@ def main(folder: Path = Path("demo")) -> None:
     images, labels = load_digits(return_X_y=True)
     split = train_test_split(images, labels, test_size=450, random_state=0, stratify=labels)
     x, x_test, y, y_test = map(np.asarray, split)
-    console.print(f"Handwritten digits: {len(x):,} images of 8 x 8 to learn from, {len(x_test)} to be tested on.\n")
+    console.print(f"Handwritten digits of 8 x 8 pixels: {len(x):,} training images, {len(x_test)} test images.\n")
     table = Table("model", "seconds", "errors", "rate", "NLP", "calibration", box=None)
     models = _models(x)
     for name, model in models.items():
@@ -48,12 +48,12 @@ def main(folder: Path = Path("demo")) -> None:
             f"{expected_calibration_error(y_test, probabilities):.3f}",
         )
     console.print(table)
-    console.print("\nNLP: mean of -log p(right digit). Calibration: gap between confidence and accuracy.")
-    console.print("Smaller is better for all.")
+    console.print("\nNLP: mean of -log p(true digit). Calibration: gap between confidence and accuracy.")
+    console.print("Lower is better for all.")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
     write_report(path, models["autogp GPClassifier"], x_test, y_test, title="Handwritten digits")
-    console.print(f"\nHow good it is, and what it finds hard: open [bold]{path}[/bold] in a browser.")
+    console.print(f"\nThe report on the first model: open [bold]{path}[/bold] in a browser.")
 
 
 def _models(x: np.ndarray) -> dict[str, Any]:

@@ -230,7 +230,8 @@ class Predictor:
         self._model._modules = {
             name: None if name == "posterior" else copy.deepcopy(part) for name, part in model._modules.items()
         }
-        self._model._parameters = {"inducing_inputs": nn.Parameter(model.inducing_inputs.detach().clone())}
+        z = model.inducing_inputs.detach().to(model.dtype, copy=True)
+        self._model._parameters = {"inducing_inputs": nn.Parameter(z)}
         self._model.requires_grad_(False).eval()  # layers such as dropout and batch normalisation do not learn here
         self.likelihood: Likelihood = self._model.likelihood
 

@@ -83,7 +83,7 @@ class RootMoments(Moments):
         return self.root @ self.root.mT
 
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
-        return _weigh(self.mean, basis), _apply(self.root.mT.to(basis.dtype), basis).square().sum(-2)
+        return _weigh(self.mean, basis), (self.root.mT.to(basis.dtype) @ basis).square().sum(-2)
 
     def _trace(self) -> Tensor:
         return self.root.square().sum((-2, -1))
@@ -216,13 +216,9 @@ def log_determinant(factor: Tensor) -> Tensor:
     return 2 * torch.diagonal(factor, dim1=-2, dim2=-1).log().sum(-1)
 
 
-def _apply(matrix: Tensor, basis: Tensor) -> Tensor:
-    """matrix [K, Q, R, M] times basis [G, M, B]: [K, Q, R, B], as one product where the basis is shared."""
-    if basis.shape[0] == 1:
-        return (matrix.flatten(0, 2) @ basis[0]).unflatten(0, matrix.shape[:3])
-    return matrix @ basis
-
-
 def _weigh(weights: Tensor, basis: Tensor) -> Tensor:
-    """A' w [K, Q, B] for w [K, Q, M]."""
-    return _apply(weights[..., None, :].to(basis.dtype), basis).squeeze(-2)
+    """A' w [K, Q, B] for w [K, Q, M] and A [G, M, B]; one product where the basis is shared."""
+    weights = weights.to(basis.dtype)
+    if len(basis) == 1:
+        return (weights.flatten(0, 1) @ basis[0]).unflatten(0, weights.shape[:2])
+    return (weights[..., None, :] @ basis).squeeze(-2)

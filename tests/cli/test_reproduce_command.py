@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import textwrap
 from pathlib import Path
 
 from interruption import Interruption
@@ -54,6 +55,12 @@ def test_a_dry_run_is_asked_of_the_experiment(monkeypatch):
     assert (
         "it prints Python, not JSON" in CliRunner().invoke(app, ["reproduce", "digits", "--dry-run", "--json"]).stderr
     )
+
+
+def test_a_dry_run_prints_what_the_documentation_shows():
+    result = CliRunner().invoke(app, ["reproduce", "digits", "--only", "*-loo-50-seed0", "--dry-run"])
+    page = Path(__file__).parents[2] / "docs" / "command-line.md"
+    assert textwrap.indent(result.stdout, "    ") in page.read_text()
 
 
 def test_presets_are_the_experiment_s():

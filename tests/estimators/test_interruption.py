@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from own_parts import long_run, waves
 
-from autogp.training import CheckpointError
+from autogp.training import CheckpointError, Settings
 
 HERE = Path(__file__).parent
 
@@ -51,7 +51,7 @@ def test_other_data_or_settings_are_refused(broken):
     with pytest.raises(CheckpointError, match="data"):
         long_run(broken).fit(X, y + 1)
     with pytest.raises(CheckpointError, match="learning_rate"):
-        long_run(broken).set_params(learning_rate=0.01).fit(X, y)
+        long_run(broken).set_params(settings=Settings(learning_rate=0.01)).fit(X, y)
 
 
 def test_a_finished_run_is_not_run_again(broken):

@@ -108,7 +108,7 @@ def test_families_that_are_not_affine_are_left_in_the_units_of_the_targets():
 def test_they_come_back_from_a_file_with_a_summary_and_a_report(name, request, tmp_path, capsys):
     model, X, y = request.getfixturevalue(name)
     model.save(tmp_path / "model.autogp")
-    again = load_model(tmp_path / "model.autogp", types=[Ordinal, Laplace])
+    again = load_model(tmp_path / "model.autogp", modules=[Ordinal, Laplace])
     assert (again.log_density(X, y) == model.log_density(X, y)).all()
     assert (again.predict(X) == model.predict(X)).all()
     again.summary()

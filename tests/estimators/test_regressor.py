@@ -8,6 +8,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.metrics import r2_score
 
 from autogp import GPRegressor, elbo
+from autogp.metrics import standardised_squared_error
 
 
 def fitted(X, y, **changes):
@@ -96,6 +97,16 @@ def test_several_outputs_have_the_shapes_of_scikit_learn(likelihood):
     assert model.score(X, Y) > 0.9
 
 
+def test_a_network_of_outputs_is_no_worse_than_independent_ones():
+    X, Y = two_outputs(240)
+    errors = {
+        likelihood: standardised_squared_error(Y[::2], fitted(X[1::2], Y[1::2], likelihood=likelihood).predict(X[::2]))
+        for likelihood in ("gaussian", "network")
+    }
+    assert errors["network"] < 0.05
+    assert errors["network"] < 1.1 * errors["gaussian"]
+
+
 def test_one_output_has_the_shapes_of_scikit_learn():
     X, Y = two_outputs(40)
     model, theirs = fitted(X, Y[:, :1], max_epochs=3), GaussianProcessRegressor(optimizer=None).fit(X, Y[:, 0])
@@ -123,7 +134,7 @@ def test_the_bound_counts_only_targets_that_are_there():
     holes, away = Y.copy(), np.arange(120) % 2 == 0
     holes[away] = np.nan
     model = fitted(X, holes, max_epochs=5)
-    x, targets = model._scaled(X[~away]), model.target_scaler_(torch.from_numpy(Y[~away]), torch.float64)
+    x, targets = torch.from_numpy(X[~away]), model.target_scaler_(torch.from_numpy(Y[~away]))
     units = 60 * model.target_scaler_.scale.log().sum().item()
     assert model.elbo_ == pytest.approx(elbo(model.model_, x, targets).item() - units, abs=1e-8)
 
@@ -136,10 +147,8 @@ def test_samples_have_the_means_and_covariances_of_the_posterior():
     mean, std = model.predict(grid, return_std=True)
     np.testing.assert_allclose(draws.mean(1), mean, atol=5 * std.max() / 200)
     np.testing.assert_allclose(draws.std(1), std, rtol=0.02)
-    joint = (
-        model.model_.joint(model._scaled(grid)).covariance[0, 0].detach().numpy()
-        * model.target_scaler_.scale.item() ** 2
-    )
+    joint = model.model_.joint(torch.from_numpy(grid)).covariance[0, 0].detach().numpy()
+    joint = joint * model.target_scaler_.scale.item() ** 2
     expected = joint + np.diag(std**2 - np.diag(joint))
     np.testing.assert_allclose(np.cov(draws), expected, atol=0.03 * expected.max())
     assert abs(np.corrcoef(draws[0] - mean[0], draws[1] - mean[1])[0, 1]) > 5 / 200  # neighbours vary together

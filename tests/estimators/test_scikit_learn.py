@@ -1,6 +1,7 @@
 """The estimators keep scikit-learn's contract, and work inside its tools."""
 
 import pickle
+import re
 
 import joblib
 import numpy as np
@@ -102,3 +103,9 @@ def test_the_same_seed_gives_the_same_bits(kind):
     first, second, other = (small(kind, random_state=seed).fit(X, y).log_density(X, y) for seed in (0, 0, 1))
     assert (first == second).all()
     assert (first != other).any()
+
+
+@pytest.mark.parametrize("kind", [GPClassifier, GPRegressor])
+def test_the_docstring_lists_every_parameter(kind):
+    listed = re.findall(r"^    (\w+) : ", kind.__doc__.partition("Attributes\n")[0], flags=re.MULTILINE)
+    assert sorted(listed) == sorted(kind().get_params())

@@ -7,6 +7,8 @@ import pytest
 from sklearn.datasets import load_iris
 
 from autogp import GPClassifier, GPRegressor
+from autogp.estimators import base
+from autogp.training import Settings
 
 
 def line(count=80):
@@ -77,8 +79,9 @@ def test_class_weights_multiply_the_rows_weights():
 def test_the_best_epoch_on_held_out_rows_is_kept():
     X, y = line()
     held = X[::4], y[::4]
-    model = fitted(X[1::4], y[1::4], max_epochs=40, learning_rate=0.5)
-    guarded = GPRegressor(n_inducing=15, max_epochs=40, learning_rate=0.5, random_state=0)
+    rough = {"max_epochs": 40, "settings": Settings(learning_rate=0.5, batch_size=5)}
+    model = fitted(X[1::4], y[1::4], **rough)
+    guarded = GPRegressor(n_inducing=15, random_state=0, **rough)
     guarded.fit(X[1::4], y[1::4], eval_set=held)
     scores = [row["score"] for row in guarded.history_]
     found = guarded.log_density(*held).mean() + np.log(guarded.target_scaler_.scale.item())
@@ -102,6 +105,19 @@ def test_a_time_budget_ends_training(batch_size):
     model = fitted(X, y, max_epochs=10**6, time_budget=0.3, batch_size=batch_size)
     assert time.monotonic() - start < 5
     assert model.score(X, y) > 0.5
+
+
+def test_two_runs_share_the_time_budget(monkeypatch):
+    budgets = []
+
+    def noted(run):
+        return lambda *arguments, **options: budgets.append(arguments[2].time_budget) or run(*arguments, **options)
+
+    for name in ("train", "train_exact"):
+        monkeypatch.setattr(base, name, noted(getattr(base, name)))
+    fitted(*line(), max_epochs=2, objective="predictive", time_budget=60.0)
+    assert len(budgets) == 2
+    assert sum(budgets) == 60
 
 
 def test_history_has_one_row_per_epoch():

@@ -1,19 +1,28 @@
-"""Experiments as they are declared: their runs, names, presets and starts."""
+"""Experiments as they are declared: their runs, names, presets, starts, and the programs that they print."""
+
+import ast
+import functools
+from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
 
-from autogp.data import ArraySource, InputScaler, summarise
+from autogp import SparseGP
 from autogp.datasets import Dataset
-from autogp.experiments import EXPERIMENTS
+from autogp.experiments import EXPERIMENTS, Run, execute
+from autogp.experiments.call import code, imports
 from autogp.experiments.figures import TITLES
-from autogp.experiments.run import hold_out, principal_components, start_model
-from autogp.experiments.sampled import SampledNetwork
-from autogp.kernels import ArcCosine
+from autogp.experiments.record import plain
+from autogp.experiments.run import hold_out
+from autogp.experiments.scores import scores
+from autogp.features import PrincipalComponents
+from autogp.kernels import RBF, ArcCosine
 from autogp.likelihoods import Network
-from autogp.posteriors import GaussianPosterior, MixturePosterior
-from autogp.training import phases
+from autogp.posteriors import Natural
+from autogp.training import Phase, Settings, Start
+from autogp.training.step import Batch, draw, natural_statistics
 
 CASES = [(name, preset) for name, experiment in EXPERIMENTS.items() for preset in experiment.presets or ("ours",)]
 
@@ -26,9 +35,12 @@ def test_every_run_has_a_name_of_its_own_and_settings_that_hold(name: str, prese
     assert len({run.name for run in runs}) == len(runs)
     assert set(experiment.metrics) <= set(TITLES)
     for run in (run for run in runs if not run.is_peer):
-        settings = run.settings(time_budget=5.0)
-        assert (settings.objective, settings.seed, settings.time_budget) == (run.objective, run.seed, 5.0)
-        assert phases(settings, steps_per_epoch=10)[-1].objective == run.objective
+        arguments = run.arguments(time_budget=5.0)
+        assert (arguments["objective"], arguments["random_state"]) == (run.objective, run.seed)
+        assert (arguments["n_inducing"], arguments["time_budget"]) == (run.inducing, 5.0)
+        settings = replace(arguments["settings"], objective=run.objective)
+        assert settings.phases(steps_per_epoch=10)[-1].objective == run.objective
+        assert run.samples in (None, settings.samples)
 
 
 def test_a_run_is_named_after_what_is_varied() -> None:
@@ -68,7 +80,7 @@ def test_a_kernel_may_have_settings_of_its_own() -> None:
         (run.kernel, settings.held_prior, settings.held_learning_rate)
         for run in EXPERIMENTS["rectangles"].runs("ours")
         if not run.is_peer
-        for settings in [run.settings(None)]
+        for settings in [run.arguments()["settings"]]
     }
     assert found == {("rbf", 0.1, 0.05), ("arccosine", 0.0, 0.01)}
 
@@ -78,45 +90,38 @@ def test_a_preset_that_is_not_there_is_an_error() -> None:
         EXPERIMENTS["uci"].runs("paper")
 
 
-def source_of(columns: int, classes: int) -> ArraySource:
-    rng = np.random.default_rng(0)
-    return ArraySource(rng.normal(size=(200, columns)), np.arange(200) % classes)
+def shortened(run: Run, settings: Settings) -> Run:
+    """The run with other settings in its preset."""
+    preset = run.experiment.presets[run.preset_name]
+    preset = replace(preset, arguments={**preset.arguments, "settings": settings}, by_kernel={})
+    return replace(run, experiment=replace(run.experiment, presets={run.preset_name: preset}))
 
 
-def started(name: str, preset: str, kernel: str = "rbf", columns: int = 60, classes: int = 10):
+def started(name: str, preset: str, kernel: str = "rbf", columns: int = 60, classes: int = 10) -> SparseGP:
+    """The model after one epoch in which only q learns."""
     run = next(run for run in EXPERIMENTS[name].runs(preset) if run.kernel == kernel and run.inducing == 10)
-    source = source_of(columns, classes)
-    return start_model(run, source, InputScaler.from_summary(summarise(source)))
+    run = shortened(run, Settings(plan=[Phase(epochs=1, trainable=())]))
+    x = np.random.default_rng(0).normal(size=(200, columns))
+    return run.experiment.estimator(**run.arguments()).fit(x, np.arange(200) % classes).model_
 
 
-def test_the_papers_start_has_separate_kernels_of_lengthscale_10_and_a_posterior_for_gradients() -> None:
+def test_the_papers_start_has_separate_kernels_of_lengthscale_10_and_learns_by_ordinary_gradients() -> None:
     model = started("mnist", "paper")
-    assert isinstance(model.posterior, MixturePosterior)
     assert model.inducing_inputs.shape == (10, 10, 60)
-    assert model.kernel.lengthscale.shape == (10, 60)
     torch.testing.assert_close(model.kernel.lengthscale, torch.full((10, 60), 10.0, dtype=torch.float64))
+    for run in EXPERIMENTS["mnist"].runs("paper"):
+        assert run.arguments()["settings"].optimiser == "rmsprop"
 
 
 @pytest.mark.parametrize(("preset", "groups"), [("ours", 10), ("one kernel", 1)])
 def test_our_start_has_one_kernel_or_one_per_class_and_learns_by_natural_gradients(preset: str, groups: int) -> None:
+    experiment = EXPERIMENTS["mnist"]
     model = started("mnist", preset)
-    assert isinstance(model.posterior, GaussianPosterior)
+    assert model.posterior.has_natural_form
+    assert experiment.presets[preset].arguments["settings"].optimiser == "natural"
     assert model.inducing_inputs.shape == (groups, 10, 60)
     assert model.kernel.lengthscale.shape == (groups, 60)
-    assert model.precision == torch.float32
-
-
-def test_principal_components_are_directions_of_the_training_rows() -> None:
-    rng = np.random.default_rng(0)
-    plane, other = np.linalg.qr(rng.normal(size=(6, 3)))[0].T[:2], np.eye(6)[0]
-    x_train = 5 + rng.normal(size=(40, 2)) @ plane
-    x_test = np.stack([x_train[3], x_train[3] + other - plane.T @ (plane @ other)])  # the second leaves their plane
-    found = principal_components(Dataset("flat", x_train, np.zeros(40), x_test, np.zeros(2)), 2)
-    assert found.x_train.shape == (40, 2)
-    distances = [np.linalg.norm(x[:, None] - x[None], axis=-1) for x in (x_train, found.x_train)]
-    np.testing.assert_allclose(distances[1], distances[0], atol=1e-4)
-    np.testing.assert_allclose(found.x_test, np.repeat(found.x_train[3:4], 2, axis=0), atol=1e-4)
-    assert abs(np.cov(found.x_train.T)[0, 1]) < 1e-4
+    assert model.dtype == torch.float32
 
 
 @pytest.mark.parametrize("preset", ["ours", "paper"])
@@ -127,28 +132,23 @@ def test_the_arc_cosine_kernel_has_three_layers_of_degree_1(preset: str) -> None
     assert (kernel.log_bias is None) == (preset == "paper")
 
 
-def test_the_sampled_network_estimates_what_the_network_has_in_closed_form() -> None:
+def test_the_sampled_preset_estimates_what_ours_has_in_closed_form() -> None:
+    """The statistics of a step of a regression network, by samples and exactly."""
     generator = torch.Generator().manual_seed(0)
-    mean, variance = torch.randn(5, 8, generator=generator), torch.rand(5, 8, generator=generator)
-    y = torch.randn(5, 7, generator=generator)
-    sampled, exact = SampledNetwork(7), Network(7)
-    assert "elbo" in sampled.sampled
-    noise = torch.randn(100, 4000, 5, 8, generator=generator)
-    for found, expected in zip(
-        sampled.expected_derivatives(mean, variance, y, noise[0]),
-        Network.expected_derivatives(sampled, mean, variance, y, noise[0]),  # by autograd
-        strict=True,
-    ):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(
-        sampled.expected_log_prob(mean, variance, y, noise[0]),
-        exact.expected_log_prob(mean, variance, y, noise[0]),
-        rtol=1e-4,
-        atol=1e-4,
-    )
-    batches = torch.stack([sampled.expected_log_prob(mean, variance, y, each) for each in noise])  # [100, B]
-    z = (batches.mean(0) - exact.expected_log_prob(mean, variance, y)) / (batches.std(0) / 10)
-    assert z.abs().max() < 5
+    x, y = torch.randn(5, 2, generator=generator), torch.randn(5, 3, generator=generator)
+    model = SparseGP(RBF(lengthscale=[1.0, 1.0]), Network(3, variance=0.5), torch.randn(4, 2, generator=generator))
+    q = Natural.prior(model.likelihood.num_latents, 4)
+
+    def shifts(noise: torch.Tensor | None) -> torch.Tensor:
+        batch = Batch(x, y, torch.ones(5), noise, monte_carlo=noise is not None)
+        sites = natural_statistics(model, batch, "elbo", [], q).sites
+        assert sites is not None
+        return sites.shift
+
+    assert "elbo" not in model.likelihood.sampled
+    found = torch.stack([shifts(draw(model, 5, 200, generator)) for _ in range(200)]).double()
+    z = (found.mean(0) - shifts(None)) / (found.std(0) / 200**0.5)
+    assert 0 < z.abs().max() < 5
 
 
 def test_rows_held_out_are_training_rows_that_are_not_trained_on() -> None:
@@ -159,3 +159,60 @@ def test_rows_held_out_are_training_rows_that_are_not_trained_on() -> None:
     np.testing.assert_array_equal(np.sort(np.concatenate([held.y_train, held.y_test])), x[:, 0])
     np.testing.assert_array_equal(held.x_test[:, 0], held.y_test)
     assert not np.array_equal(held.y_test, hold_out(data, seed=1).y_test)
+
+
+ALL_RUNS = {run.name: run for name, preset in CASES for run in EXPERIMENTS[name].runs(preset) if not run.is_peer}
+
+
+@pytest.mark.parametrize("name", ALL_RUNS)
+def test_every_run_prints_a_program_that_compiles_and_whose_imports_exist(name: str) -> None:
+    run = ALL_RUNS[name]
+    tree = ast.parse(run.call(time_budget=60.0))
+    imported = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    available = {
+        alias.name: getattr(import_module(node.module or ""), alias.name) for node in imported for alias in node.names
+    }
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {"data", "model"}
+    assert used == set(available)
+    (made,) = (
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "model"
+    )
+    assert isinstance(made, ast.Call)
+    for keyword in made.keywords:  # each argument, evaluated, is the run's own
+        found = eval(ast.unparse(keyword.value), dict(available))
+        assert code(found) == code(run.arguments(60.0)[keyword.arg or ""])
+
+
+@pytest.mark.parametrize(
+    ("preset", "objective"), [("ours", "elbo"), ("ours", "loo"), ("ours", "predictive"), ("paper", "loo")]
+)
+def test_a_printed_program_and_its_experiment_give_the_same_bits(
+    preset: str, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = next(run for run in EXPERIMENTS["digits"].runs(preset) if (run.objective, run.inducing) == (objective, 10))
+    run = shortened(run, replace(run.arguments()["settings"], max_epochs=2, batch_size=500))
+    data, fitted = run.load(), []
+    kind = run.experiment.estimator
+    monkeypatch.setattr(kind, "fit", lambda self, *rest, fit=kind.fit, **more: fitted.append(fit(self, *rest, **more)))
+    record = execute(run, data)
+    exec(record["call"], {})
+    ours, printed = fitted
+    np.testing.assert_array_equal(printed.predict_proba(data.x_test), ours.predict_proba(data.x_test))
+    for name, tensor in ours.model_.state_dict().items():
+        assert torch.equal(tensor, printed.model_.state_dict()[name]), name
+    assert plain(scores(printed, data.x_test, data.y_test)) == record["scores"]
+
+
+def test_code_makes_the_value_again() -> None:
+    values = [
+        Start(variance=5.0, by_class=False),
+        Settings(plan=[Phase("loo", epochs=2.5, hold=True, rates={"kernel": 0.1}), Phase()], natural_rates=(0.2, 0.1)),
+        [1, (2.0,), {"text": None}],
+    ]
+    namespace = {"Phase": Phase, "Settings": Settings, "Start": Start}
+    assert eval(code(values), namespace) == values
+    assert code(functools.partial(hold_out, seed=1)) == "hold_out(seed=1)"
+    assert imports(PrincipalComponents(2), values[1]) == [
+        "from autogp.features import PrincipalComponents",
+        "from autogp.training import Phase, Settings",
+    ]

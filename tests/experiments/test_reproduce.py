@@ -4,37 +4,44 @@ import json
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from autogp import GPClassifier, GPRegressor
 from autogp.datasets import Dataset
 from autogp.experiments import EXPERIMENTS, Experiment, Preset, execute, reproduce
 from autogp.experiments import run as run_module
 from autogp.experiments.base import Peer
 from autogp.experiments.record import write_json
-from autogp.likelihoods import Bernoulli, Gaussian, Poisson
-from autogp.training import Settings, TrainingInterruptedError
+from autogp.features import PrincipalComponents
+from autogp.training import Settings, Start, TrainingInterruptedError
 
 
-def waves(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:
+def waves(seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
     x = rng.uniform(-2, 2, size=(150, 1))
     y = 100 + 10 * np.sin(3 * x[:, 0]) + rng.normal(size=150)
     return Dataset("waves", x[:100], y[:100], x[100:], y[100:])
 
 
+def preset(max_epochs: int = 8, batch_size: int | None = 50, **arguments: Any) -> dict[str, Preset]:
+    return {"ours": Preset({"settings": Settings(max_epochs=max_epochs, batch_size=batch_size), **arguments})}
+
+
 TINY = Experiment(
     name="tiny",
     title="Noisy waves",
-    load=waves,
-    likelihood=lambda: Gaussian(variance=0.1),
+    load=lambda data, seed: partial(waves, seed),
+    estimator=GPRegressor,
     inducing=(8,),
     objectives=("elbo", "predictive"),
     metrics=("smse", "nlp"),
-    presets={"ours": Preset(Settings(max_epochs=8, batch_size=50))},
+    presets=preset(),
     curve=True,
 )
 
@@ -49,22 +56,23 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("components", [None, 1])
+@pytest.mark.parametrize("features", [None, PrincipalComponents(1)])
 def test_a_run_on_principal_components_sees_nothing_else(
-    components: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    features: PrincipalComponents | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The targets follow a column of small scale, which the first component leaves out."""
 
-    def hidden(data: str, folder: str | Path | None, seed: int, download: bool) -> Dataset:
-        found, rng = waves(data, folder, seed, download), np.random.default_rng(1)
+    def hidden(seed: int) -> Dataset:
+        found, rng = waves(seed), np.random.default_rng(1)
         train, test = (np.column_stack([rng.normal(size=len(x)), 0.01 * x]) for x in (found.x_train, found.x_test))
         return replace(found, x_train=train, x_test=test)
 
-    preset = Preset(Settings(max_epochs=60, batch_size=50), components=components)
-    monkeypatch.setitem(EXPERIMENTS, "tiny", replace(TINY, load=hidden, inducing=(20,), presets={"ours": preset}))
+    presets = preset(60, features=features)
+    hiding = replace(TINY, load=lambda data, seed: partial(hidden, seed), inducing=(20,), presets=presets)
+    monkeypatch.setitem(EXPERIMENTS, "tiny", hiding)
     record = read(reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)[0])
-    assert record["model"]["components"] == components
-    assert record["scores"]["smse"] < 0.1 if components is None else record["scores"]["smse"] > 0.8
+    assert ("PrincipalComponents(num_components=1)" in record["call"]) == (features is not None)
+    assert record["scores"]["smse"] < 0.1 if features is None else record["scores"]["smse"] > 0.8
 
 
 def test_digits_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,8 +106,8 @@ def test_all_of_digits_shows_what_leave_one_out_earns(tmp_path: Path) -> None:
 
 
 def test_scores_of_a_regression_are_in_the_units_of_the_data(tiny: Experiment) -> None:
-    run = replace(tiny, presets={"ours": Preset(Settings(max_epochs=150, batch_size=100))}, curve=False).runs("ours")[0]
-    scores = execute(run, waves("", None, 0, False))["scores"]
+    run = replace(tiny, presets=preset(150, None), curve=False).runs("ours")[0]
+    scores = execute(run, waves())["scores"]
     # Noise of standard deviation 1 around a wave of amplitude 10: 1/2 log(2 pi e) = 1.419 is the best there can be.
     assert 0.7 < scores["rmse"] < 1.3
     assert 1.2 < scores["nlp"] < 1.8
@@ -107,9 +115,9 @@ def test_scores_of_a_regression_are_in_the_units_of_the_data(tiny: Experiment) -
 
 
 def test_scores_of_two_classes_are_those_of_the_class_that_was_right() -> None:
-    data = waves("", None, 0, False)
+    data = waves()
     data = replace(data, y_train=(data.x_train[:, 0] > 0).astype(int), y_test=(data.x_test[:, 0] > 0).astype(int))
-    experiment = replace(TINY, likelihood=Bernoulli, metrics=("error", "nlp"), curve=False)
+    experiment = replace(TINY, estimator=GPClassifier, metrics=("error", "nlp"), curve=False)
     scores = execute(experiment.runs("ours")[0], data)["scores"]
     assert scores["error"] < 0.1
     assert 0 < scores["nlp"] < 0.5
@@ -125,7 +133,7 @@ def test_finished_runs_are_kept_when_resumed_and_run_again_with_other_settings(
     assert reproduce("tiny", results=tmp_path, resume=True, verbose=False) == [first, second]
     assert first.stat().st_mtime_ns == dates
     assert second.exists()
-    longer = replace(tiny, presets={"ours": Preset(Settings(max_epochs=9, batch_size=50))})
+    longer = replace(tiny, presets=preset(9))
     monkeypatch.setitem(EXPERIMENTS, "tiny", longer)
     reproduce("tiny", results=tmp_path, resume=True, verbose=False)
     assert read(first)["epochs"] == 9
@@ -135,23 +143,23 @@ def test_a_stopped_run_resumes_to_the_same_scores_with_its_whole_curve(
     tmp_path: Path, tiny: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = reproduce("tiny", only="*-elbo-*", results=tmp_path / "whole", verbose=False)
-    judged = run_module.scores
+    scored = run_module.number_scores
     calls = []
 
     def stop_at_the_third(*arguments):
         calls.append(1)
         if len(calls) == 3:
             os.kill(os.getpid(), signal.SIGINT)
-        return judged(*arguments)
+        return scored(*arguments)
 
-    monkeypatch.setattr(run_module, "scores", stop_at_the_third)
+    monkeypatch.setattr(run_module, "number_scores", stop_at_the_third)
     with pytest.raises(TrainingInterruptedError):
         reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)
     assert list((tmp_path / "tiny" / "checkpoints").iterdir())
     with pytest.raises(ValueError, match=r"add --resume \(resume=True\) to go on, or delete .*checkpoints"):
         reproduce("tiny", only="*-elbo-*", results=tmp_path, verbose=False)
     (path,) = reproduce("tiny", only="*-elbo-*", results=tmp_path, resume=True, verbose=False)
-    assert len(calls) == 9  # eight epochs and the end: none was judged twice
+    assert len(calls) == 8  # no epoch was scored twice
     found, expected = read(path), read(whole)
     assert found["scores"] == expected["scores"]
     assert [point["epoch"] for point in found["curve"]] == list(range(1, 9))
@@ -160,11 +168,11 @@ def test_a_stopped_run_resumes_to_the_same_scores_with_its_whole_curve(
 
 
 def test_validation_never_sees_the_test_rows(tmp_path: Path, tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    def poisoned(*arguments) -> Dataset:
-        data = waves(*arguments)
+    def poisoned(seed: int) -> Dataset:
+        data = waves(seed)
         return replace(data, x_test=np.full_like(data.x_test, np.nan), y_test=np.full_like(data.y_test, np.nan))
 
-    monkeypatch.setitem(EXPERIMENTS, "tiny", replace(tiny, load=poisoned))
+    monkeypatch.setitem(EXPERIMENTS, "tiny", replace(tiny, load=lambda data, seed: partial(poisoned, seed)))
     paths = reproduce("tiny", results=tmp_path, validation=True, verbose=False)
     assert {path.parent for path in paths} == {tmp_path / "validation" / "tiny"}
     record = read(paths[0])
@@ -183,7 +191,7 @@ def test_data_that_is_not_at_hand_is_named_and_left_out(
     sizes = {"X_train": 21, "Y_train": 7, "X_test": 21, "Y_test": 7}
     arrays = {name: rng.normal(size=(60, columns)) for name, columns in sizes.items()}
     np.savez(tmp_path / "sarcos" / "ias_sarcos_real.npz", **arrays)
-    short = replace(EXPERIMENTS["sarcos"], presets={"ours": Preset(Settings(max_epochs=2), shared=False)}, beside=())
+    short = replace(EXPERIMENTS["sarcos"], presets=preset(2, likelihood="network", share_kernel=False), beside=())
     monkeypatch.setitem(EXPERIMENTS, "sarcos", short)
     caplog.clear()
     paths = reproduce("sarcos", data=tmp_path, results=tmp_path, verbose=False)
@@ -209,17 +217,17 @@ def test_another_method_leaves_a_record_in_the_same_table(tmp_path: Path, monkey
 
 
 def test_counts_are_scored_by_their_probability() -> None:
-    data = waves("", None, 0, False)
+    data = waves()
     data = replace(data, y_train=np.arange(100) % 3, y_test=np.arange(50) % 3)
-    scores = execute(replace(TINY, likelihood=Poisson, curve=False).runs("ours")[0], data)["scores"]
+    scores = execute(replace(TINY, presets=preset(likelihood="poisson"), curve=False).runs("ours")[0], data)["scores"]
     assert set(scores) == {"smse", "r2", "rmse", "nlp"}
     assert 1 < scores["nlp"] < 2
 
 
-def test_all_rows_at_once_are_for_the_bound() -> None:
-    presets = {"ours": Preset(Settings(max_epochs=30, held_share=0.9), exact=True)}
+def test_all_rows_at_once_are_for_the_elbo() -> None:
+    presets = {"ours": Preset({"settings": Settings(max_epochs=30, held_share=0.9)})}
     experiment = replace(TINY, objectives=("elbo", "loo", "predictive"), presets=presets, curve=False)
-    records = [execute(run, waves("", None, 0, False)) for run in experiment.runs("ours")]
+    records = [execute(run, waves()) for run in experiment.runs("ours")]
     assert [record["scores"]["nlp"] < 2 for record in records] == [True, True, True]
     assert [record["history"]["objective"][-1] for record in records] == ["elbo", "loo", "predictive"]
     first, then = records[0]["history"], records[1]["history"]
@@ -244,9 +252,24 @@ def test_resume_keeps_runs_of_the_same_rows_settings_and_start(
     record["settings"]["gone"] = 1
     write_json(path, record)
     assert not again(tiny)
-    assert again(replace(tiny, presets={"ours": replace(tiny.presets["ours"], variance=2.0)}))
-    assert again(replace(tiny, presets={"ours": replace(tiny.presets["ours"], settings=Settings(max_epochs=2))}))
-    assert again(replace(tiny, load=lambda *arguments: replace(waves(*arguments), name="other")))
+    assert again(replace(tiny, presets=preset(start=Start(variance=2.0))))
+    assert again(replace(tiny, presets=preset(2)))
+    assert again(replace(tiny, load=lambda data, seed: partial(renamed, seed)))
+
+
+def renamed(seed: int) -> Dataset:
+    return replace(waves(seed), name="other")
+
+
+def test_a_dry_run_prints_every_run_and_trains_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce("digits", only="*-loo-[15]0-seed0", results=tmp_path, time=60.0, dry_run=True) == []
+    programs = capsys.readouterr().out.split("\n\n#")
+    assert [program.splitlines()[0].strip("# ") for program in programs] == [
+        "digits-ours-loo-10-seed0",
+        "digits-ours-loo-50-seed0",
+    ]
+    assert all("GPClassifier(" in program and "time_budget=60.0" in program for program in programs)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

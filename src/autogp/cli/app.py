@@ -112,7 +112,7 @@ def fit(
         Kernel, typer.Option(help="How rows are compared; auto is rbf for classes, else matern52.")
     ] = Kernel.AUTO,
     objective: Annotated[
-        Objective, typer.Option(help="What kernel and inducing inputs maximise; auto suits most data.")
+        Objective, typer.Option(help="What training maximises; auto: elbo, then predictive if held-out rows gain.")
     ] = Objective.AUTO,
     time: Annotated[
         float | None, typer.Option(parser=parse_duration, metavar="DURATION", help="End in time: 90s, 5m or 1h30m.")

@@ -161,7 +161,9 @@ class GPEstimator(BaseEstimator):
         return fresh
 
     def _become(self, fitted: Any) -> Self:
-        vars(self).clear()
+        """Takes over what the copy has learnt; what scikit-learn keeps here during a fit stays."""
+        for name in [name for name in vars(self) if name.endswith("_") and name not in vars(fitted)]:
+            delattr(self, name)
         vars(self).update(vars(fitted))
         return self
 
@@ -255,7 +257,10 @@ class GPEstimator(BaseEstimator):
             "verbose": self.verbose,
         }
         histories = []
-        if self._all_at_once(model, len(rows), settings):
+        at_once = self._all_at_once(model, len(rows), settings)
+        if at_once and settings.objective != "elbo" and settings.time_budget is not None:
+            settings = replace(settings, time_budget=settings.time_budget / 2)  # of each of the two runs
+        if at_once:
             histories.append(train_exact(model, rows, replace(settings, objective="elbo"), **common))
         if not histories or settings.objective != "elbo":
             folder = self.checkpoint
@@ -431,11 +436,12 @@ class GPEstimator(BaseEstimator):
     def _predictor(self) -> Predictor:
         """Of the model as it is; kept until a tensor of the model changes."""
         model = self.model_
-        state = [(each.data_ptr(), each._version) for each in (*model.parameters(), *model.buffers())]
+        tensors = [*model.parameters(), *model.buffers()]  # kept too: else a new one could have the address of an old
+        state = [(id(each), each.data_ptr(), each._version) for each in tensors]
         kept = vars(self).get("_kept_predictor")
-        if kept is None or kept[0] is not model or kept[1] != state:
-            self._kept_predictor = kept = (model, state, model.predictor())
-        return kept[2]
+        if kept is None or kept[0] is not model or kept[2] != state:
+            self._kept_predictor = kept = (model, tensors, state, model.predictor())
+        return kept[3]
 
     @property
     def _feed(self) -> Feed:

@@ -36,22 +36,30 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         lengthscale per column, all learnt.
     likelihood : str or Likelihood
         "auto" (logistic for two classes, softmax for more), "logit", "probit", "softmax", or a likelihood object.
-    objective : {"elbo", "loo", "predictive"}
-        What kernel and inducing inputs are learnt by. "loo" often gives the best probabilities on large data.
+    features : torch.nn.Module or None
+        From rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, whose parameters
+        are trained with the kernel.
+    objective : {"auto", "elbo", "loo", "predictive"}
+        What kernel and inducing inputs maximise. "auto": the ELBO; from 1,000 rows on it then tries the predictive
+        density, and keeps the result only if held-out rows gain more than three standard errors. It is "elbo" where
+        weights, a validation set, a time budget or several components are given. "loo" and "predictive" overfit
+        small or noisy data (docs/leave-one-out.md).
     n_components : int
         Gaussians in the posterior mixture.
-    share_kernel : bool
-        Whether all classes share kernel and inducing inputs; False is slower, as in the paper.
+    share_kernel : bool or None
+        Whether all classes share kernel and inducing inputs, as they do by default; False is slower, as in the paper.
     scaling : {"auto", "standard", "global", "none"}
         Of the inputs: each column by its own deviation, all by one number (as suits pixels), or not at all.
+    start : Start or None
+        Where the hyper-parameters start, in place of what the data suggest.
+    settings : Settings or None
+        How to train. The arguments below, where they are given, take precedence.
     max_epochs : int or None
         Passes over the data; None for 30, or more (up to 500) where they are short.
     batch_size : int or None
         Rows per training step; None for all up to 2,000, else 1,000.
-    learning_rate : float
-        Of kernel and inducing inputs.
     validation_fraction : float or None
-        Share of the rows held out; training then returns its best state on them.
+        Share of the rows that is the validation set; training then keeps its best state on it.
     patience : int or None
         Stop after so many epochs without a better score; None: 50 where each step sees all rows and max_epochs is None.
     time_budget : float or None

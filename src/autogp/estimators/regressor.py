@@ -37,22 +37,28 @@ class GPRegressor(RegressorMixin, GPEstimator):
     likelihood : str or Likelihood
         "gaussian" noise, "student_t" (outliers do not bend it), "poisson" (counts), "network" (a Gaussian process
         regression network: outputs that share latent functions), or a likelihood object.
-    objective : {"elbo", "loo", "predictive"}
-        What kernel, noise and inducing inputs are learnt by.
+    features : torch.nn.Module or None
+        From rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, whose parameters
+        are trained with the kernel.
+    objective : {"auto", "elbo", "loo", "predictive"}
+        What kernel, noise and inducing inputs maximise; "auto" is "elbo". "loo" and "predictive" may overfit
+        (docs/leave-one-out.md).
     n_components : int
         Gaussians in the posterior mixture.
-    share_kernel : bool
-        Whether all outputs share kernel and inducing inputs.
+    share_kernel : bool or None
+        Whether all outputs share kernel and inducing inputs; by default they do, except in a network.
     scaling : {"auto", "standard", "global", "none"}
         Of the inputs: each column by its own deviation, all by one number (as suits pixels), or not at all.
+    start : Start or None
+        Where the hyper-parameters start, in place of what the data suggest.
+    settings : Settings or None
+        How to train. The arguments below, where they are given, take precedence.
     max_epochs : int or None
         Passes over the data; None for 30, or more (up to 500) where they are short.
     batch_size : int or None
         Rows per training step; None for all up to 2,000, else 1,000.
-    learning_rate : float
-        Of kernel, noise and inducing inputs.
     validation_fraction : float or None
-        Share of the rows held out; training then returns its best state on them.
+        Share of the rows that is the validation set; training then keeps its best state on it.
     patience : int or None
         Stop after so many epochs without a better score; None: 50 where each step sees all rows and max_epochs is None.
     time_budget : float or None

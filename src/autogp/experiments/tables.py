@@ -43,6 +43,7 @@ targets. Numbers after ± are standard errors over the seeds. Times are of train
 BENCHMARKS = {  # pages of benchmarks/
     "benchmarks/README.md": "speed and quality beside GPflow, GPyTorch and scikit-learn",
     "benchmarks/uci.md": "`GPRegressor()` and `GPClassifier()` beside GPflow",
+    "objectives/README.md": 'what `objective="auto"` chooses, and what each objective is worth',
 }
 DEFAULTS = plain(asdict(Settings()))
 VARIED = {"objective", "samples", "seed", "max_epochs", "time_budget", "checkpoint_seconds", "device"}  # shown, or free

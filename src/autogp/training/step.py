@@ -199,6 +199,6 @@ def _score(likelihood: Likelihood, marginals: Marginals, batch: Batch, value: Te
 
 
 def gradients_of(loss: Tensor, parameters: Sequence[nn.Parameter], retain: bool = False) -> list[Tensor]:
-    if not loss.requires_grad:
+    if not (parameters and loss.requires_grad):
         return [torch.zeros_like(parameter) for parameter in parameters]
     return list(torch.autograd.grad(loss, parameters, retain_graph=retain, allow_unused=True, materialize_grads=True))
