@@ -43,9 +43,13 @@ def distance(x: Tensor, z: Tensor, scale: Tensor) -> Tensor:
     u, v = x - centre, z - centre
     weighted = metric * u
     rows = (weighted * u).sum(-1, keepdim=True)
-    columns = torch.einsum("gad,gmd->gam", metric, v.square().clamp_max(torch.finfo(v.dtype).max))  # 0 * inf is NaN
-    if x.dtype != torch.float64 and _is_wide(rows, columns):
-        return distance(x.double(), z.double(), scale.double()).to(x.dtype)
+    squares = v.square()
+    columns = torch.einsum("gad,gmd->gam", metric, squares)
+    if _is_wide(rows, columns):
+        if x.dtype != torch.float64:
+            return distance(x.double(), z.double(), scale.double()).to(x.dtype)
+        squares = squares.clamp_max(torch.finfo(x.dtype).max)  # the gradient of `metric` would be 0 * infinity
+        columns = torch.einsum("gad,gmd->gam", metric, squares)
     found = torch.einsum("gnd,gmd->gnm", -2 * weighted, v) + rows + columns
     return _mended(found, x, z, scale, rows, columns)
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training_steps import PROBLEMS, clock, run, stepwise
 
 WARM_STEPS = 3
-# Their result is a number, or has a shape that depends on numbers: on a GPU the host would have to wait.
+# Their result is a number, or has a shape that depends on numbers: on a GPU the host would wait. `tolist` is not seen.
 WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::masked_select", "aten::_unique2")
 
 

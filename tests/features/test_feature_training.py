@@ -7,6 +7,7 @@ import tempfile
 import numpy as np
 import pytest
 import torch
+from broken_off import train_broken_off
 from torch import nn
 
 from autogp import SparseGP, elbo
@@ -142,19 +143,7 @@ def test_a_run_with_a_learnt_network_broken_off_at_every_step_ends_in_the_bits_o
     fresh = copy.deepcopy(whole)
     history = train(whole, source, QUICK)
     assert not torch.equal(whole.features.maps[1][0].weight, fresh.features.maps[1][0].weight)
-    for breaks in range(100):  # noqa: B007
-        broken, made = copy.deepcopy(fresh), []
-
-        def break_off(now, made=made):
-            made.append(now.step)
-            if len(made) == 2:  # the first was saved, the second is lost
-                raise InterruptedError
-
-        try:
-            again = train(broken, source, QUICK, folder=tmp_path, resume=True, callbacks=[break_off])
-            break
-        except InterruptedError:
-            pass
+    broken, again, breaks = train_broken_off(lambda: copy.deepcopy(fresh), source, QUICK, tmp_path)
     assert breaks == 3 * EPOCHS - 1
     assert equal(broken, whole)
     assert again.best_score == history.best_score

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from broken_off import train_broken_off
 from learnable import Problem, held_out_score
 
 from autogp import Posterior, SparseGP
@@ -95,9 +96,9 @@ def test_resuming_refuses_one_other_label_among_five_thousand(tmp_path, row):
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(5000, 2)), generator.integers(0, 2, 5000)
     settings = replace(QUICK, max_epochs=1, batch_size=1000)
-    train(SparseGP(RBF(), Bernoulli(), torch.from_numpy(x[:5])), ArraySource(x, y), settings, folder=tmp_path)
-    y[row] = 1 - y[row]
     model = SparseGP(RBF(), Bernoulli(), torch.from_numpy(x[:5]))
+    train(model, ArraySource(x, y), settings, folder=tmp_path)
+    y[row] = 1 - y[row]
     with pytest.raises(CheckpointError, match=r"belongs to another run, with other data: .*sha256 was"):
         train(model, ArraySource(x, y), settings, folder=tmp_path, resume=True)
 
@@ -225,22 +226,7 @@ def test_mixture_broken_off_at_every_step_ends_in_the_bits_of_an_unbroken_run(tm
     whole = model()
     history = train(whole, problem.source, settings, validation=problem.test)
     assert len(history.rows) == 4
-    breaks = 0
-    while True:
-        broken = model()
-        made: list[int] = []
-
-        def break_off(progress: Progress, made: list[int] = made) -> None:
-            made.append(progress.step)
-            if len(made) == 2:  # the first was saved, the second is lost
-                raise RuntimeError("broken off")
-
-        try:
-            options = {"validation": problem.test, "folder": tmp_path, "resume": True, "callbacks": [break_off]}
-            train(broken, problem.source, settings, **options)
-            break
-        except RuntimeError:
-            breaks += 1
+    broken, _, breaks = train_broken_off(model, problem.source, settings, tmp_path, validation=problem.test)
     assert breaks == 19
     assert same(state_of(broken), state_of(whole))
 

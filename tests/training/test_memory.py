@@ -65,5 +65,6 @@ def test_blocks_that_are_freed_and_allocated_again_cost_no_page_faults() -> None
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     with kept_memory(), kept_memory():  # a training within a callback of another
-        faults()
-        assert min(faults() for _ in range(5)) < 100
+        for _ in range(20):  # until the heap has a hole that is large enough
+            faults()
+        assert max(faults() for _ in range(5)) < 100

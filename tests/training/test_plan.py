@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from broken_off import train_broken_off
 from learnable import Problem, held_out_score
 from torch import nn
 
@@ -88,19 +89,7 @@ def test_a_run_with_a_plan_broken_off_at_every_step_ends_in_the_bits_of_an_unbro
     settings = replace(SETTINGS, plan=PLAN)
     whole = model_of(problem, components)
     history = train(whole, problem.source, settings)
-    for breaks in range(100):  # noqa: B007
-        broken, made = model_of(problem, components), []
-
-        def break_off(now, made=made):
-            made.append(now.step)
-            if len(made) == 2:  # the first was saved, the second is lost
-                raise InterruptedError
-
-        try:
-            again = train(broken, problem.source, settings, folder=tmp_path, resume=True, callbacks=[break_off])
-            break
-        except InterruptedError:
-            pass
+    broken, again, breaks = train_broken_off(lambda: model_of(problem, components), problem.source, settings, tmp_path)
     assert breaks == 23
     assert moved_parts(copy.deepcopy(whole.state_dict()), broken) == set()
     for name in ("value", "score", "objective", "learning_rate"):
