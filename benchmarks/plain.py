@@ -16,7 +16,6 @@ from torch import Tensor
 
 from autogp.distances import _is_wide, _mend_close
 from autogp.kernels.arccosine import _odd_difference
-from autogp.linalg import FIRST_JITTER, safe_cholesky
 from autogp.moments import DenseMoments, FactoredMoments
 
 __all__ = ["PLAIN", "replaced"]
@@ -61,13 +60,6 @@ def _mended(found: Tensor, x: Tensor, z: Tensor, scale: Tensor, rows: Tensor, co
     return found if equal is None else found.masked_fill(equal, 0)
 
 
-def factor_and_inverse(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float64]) -> tuple[Tensor, Tensor]:
-    """L and L^-1."""
-    factor = safe_cholesky(matrix, first_jitter)
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    return factor, torch.linalg.solve_triangular(factor, eye, upper=False)
-
-
 def whiten(matrix: Tensor, inverse: Tensor, cross: Tensor) -> Tensor:
     """L^-1 K; the gradient goes to L^-1."""
     return inverse.to(cross.dtype) @ cross
@@ -101,14 +93,6 @@ def factored_projection(moments: FactoredMoments, basis: Tensor) -> tuple[Tensor
     return torch.einsum("kqm,qmb->kqb", mean, basis), half.square().sum(-2)
 
 
-def squared_norms(basis: Tensor) -> Tensor:
-    return basis.square().sum(-2)
-
-
-def exponential(squared: Tensor, log_variance: Tensor) -> Tensor:
-    return torch.add(log_variance, squared, alpha=-0.5).exp()
-
-
 def matern(squared: Tensor, p: int) -> Tensor:
     """(1 + s + s^2 / 3) exp(-s), s^2 = p d, for p = 5; no gradient goes to d = 0, where no distance has one either."""
     square = (p * squared).clamp(torch.finfo(squared.dtype).tiny, 1e8)
@@ -137,16 +121,13 @@ def layer(d: Tensor, degree: int) -> Tensor:
 PLAIN: dict[str, dict[str, Callable | SimpleNamespace]] = {
     "_OwnDistance": {"autogp.distances._OwnDistance": SimpleNamespace(apply=own_distance)},
     "_Distance": {"autogp.distances._Distance": SimpleNamespace(apply=distance)},
-    "_FactorAndInverse": {"autogp.model.safe_factor_and_inverse": factor_and_inverse},
     "_Whiten": {"autogp.model.whiten": whiten},
     "_Solve": {"autogp.model.solve": solve},
-    "_ExpectedLogNormal": {"autogp.moments.expected_log_normal": expected_log_normal},
+    "expected_log_normal": {"autogp.moments.expected_log_normal": expected_log_normal},
     "_Projection": {
         "autogp.moments.DenseMoments.project": dense_projection,
         "autogp.moments.FactoredMoments.project": factored_projection,
     },
-    "_SquaredNorms": {"autogp.model.squared_norms": squared_norms},
-    "_Exponential": {"autogp.kernels.stationary._Exponential": SimpleNamespace(apply=exponential)},
     "_Matern": {"autogp.kernels.stationary._Matern": SimpleNamespace(apply=matern)},
     "_Layer": {"autogp.kernels.arccosine._Layer": SimpleNamespace(apply=layer)},
 }

@@ -908,7 +908,7 @@ def test_loading_takes_no_more_memory_than_twice_the_file(tmp_path):
         size = (tmp_path / name).stat().st_size
         if name in good:
             assert size > 30e6
-            assert 0.9 * size < peak < 2 * size + 10e6, name
+            assert 0.3 * size < peak < 2 * size + 10e6, name  # less than all of it where memory was there already
         else:
             assert peak < (10e6 if name == "many" else 120e6), name
 
