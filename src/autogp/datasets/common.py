@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -32,12 +33,13 @@ class Dataset:
     """
 
     name: str
-    x_train: np.ndarray  # [N, D]
+    x_train: Any  # [N, D]: an array, or a source of rows where they are too many
     y_train: np.ndarray  # [N] or [N, P]
     x_test: np.ndarray
     y_test: np.ndarray
     input_names: tuple[str, ...] = ()  # of the columns of x, where they have names
     target_names: tuple[str, ...] = ()  # of the outputs, or of the classes 0, 1, ...
+    variants: int = 1  # training rows r and r + N / variants are made from the same original
 
 
 def data_folder(folder: str | Path | None = None) -> Path:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from autogp.data import ArraySource, TargetScaler, summarise
+from autogp.data import ArraySource, Subset, TargetScaler, summarise
 from autogp.data.sources import evenly_spaced
 from autogp.datasets import Dataset
+from autogp.estimators.inputs import is_source
 from autogp.experiments.base import Run
 from autogp.experiments.record import environment, plain, read_json, write_json
 from autogp.experiments.scores import scores
@@ -26,15 +27,20 @@ MOST_HELD_OUT = 10_000
 
 
 def hold_out(data: Dataset, seed: int) -> Dataset:
-    """A fifth of the training rows, at most 10,000, in the place of the test rows, for choosing settings."""
-    order = np.random.default_rng(seed).permutation(len(data.x_train))
-    held = min(len(order) // 5, MOST_HELD_OUT)
+    """A fifth of the training rows, at most 10,000, in the place of the test rows, for choosing settings.
+
+    Where rows are variants of originals, these are originals, and no variant of theirs is among the rows to learn from.
+    """
+    originals = len(data.x_train) // data.variants
+    order = np.random.default_rng(seed).permutation(originals)
+    held = min(originals // 5, MOST_HELD_OUT)
     test, train = np.sort(order[:held]), np.sort(order[held:])
+    train = (originals * np.arange(data.variants)[:, None] + train).ravel()
     return replace(
         data,
-        x_train=data.x_train[train],
+        x_train=Subset(data.x_train, train) if is_source(data.x_train) else data.x_train[train],
         y_train=data.y_train[train],
-        x_test=data.x_train[test],
+        x_test=data.x_train.rows(test)[0] if is_source(data.x_train) else data.x_train[test],
         y_test=data.y_train[test],
     )
 
@@ -87,7 +93,7 @@ def data_part(run: Run, data: Dataset) -> dict[str, Any]:
         "name": data.name,
         "train": len(data.x_train),
         "test": len(data.x_test),
-        "inputs": data.x_train.shape[1],
+        "inputs": data.x_test.shape[1],
     }
 
 
@@ -158,8 +164,9 @@ class Curve:
 
     def __init__(self, data: Dataset, folder: Path | None):
         self.x, self.y = torch.from_numpy(np.ascontiguousarray(data.x_test)), data.y_test
-        train = ArraySource(data.x_train, data.y_train)
-        self.scaler = TargetScaler.from_summary(summarise(train)) if data.y_train.dtype.kind == "f" else None
+        self.scaler = None
+        if data.y_train.dtype.kind == "f":
+            self.scaler = TargetScaler.from_summary(summarise(ArraySource(data.x_train, data.y_train)))
         self.path = None if folder is None else folder / "curve.json"
         self.points: list[dict[str, float]] = (read_json(self.path) or []) if self.path else []
 
