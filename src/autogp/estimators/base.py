@@ -228,13 +228,13 @@ class GPEstimator(BaseEstimator):
         self._varies = summary.x.minimum < summary.x.maximum
         own = None if self.features is None else copy.deepcopy(self.features)
         if own is not None and as_map(own).scaled_outputs:
-            as_map(own).fit(numbers, seed)
+            as_map(own).fit(numbers, seed=seed)
             outputs = summarise(Mapped(numbers, own), allow_missing_targets=True, max_rows=SCALED_ROWS)
             scaling = Scaling.from_summary(outputs, self.scaling if self.scaling != "auto" else "global")  # pyright: ignore
             return Chain(*maps, own, scaling), summary
         maps.append(Scaling.from_summary(summary, self._scaling_of(summary)))
         if own is not None:
-            as_map(own).fit(Mapped(numbers, maps[-1]), seed)
+            as_map(own).fit(Mapped(numbers, maps[-1]), seed=seed)
             maps.append(own)
         return Chain(*maps), summary
 

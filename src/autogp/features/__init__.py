@@ -1,9 +1,23 @@
 """Feature maps: modules that stand between the rows and the kernel."""
 
-from autogp.features.base import Chain, FeatureMap
+from autogp.features.base import Chain, FeatureMap, Transformer
 from autogp.features.cache import apply_frozen
 from autogp.features.columns import Categories, Columns, Numbers
 from autogp.features.components import PrincipalComponents
+from autogp.features.convolutional import Convolutional
+from autogp.features.patches import PatchLayer
 from autogp.features.scaling import Scaling
 
-__all__ = ["Categories", "Chain", "Columns", "FeatureMap", "Numbers", "PrincipalComponents", "Scaling", "apply_frozen"]
+__all__ = [
+    "Categories",
+    "Chain",
+    "Columns",
+    "Convolutional",
+    "FeatureMap",
+    "Numbers",
+    "PatchLayer",
+    "PrincipalComponents",
+    "Scaling",
+    "Transformer",
+    "apply_frozen",
+]

@@ -1,15 +1,17 @@
 """What a feature map is, and maps applied one after the other."""
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, TransformerMixin
 from torch import Tensor, nn
 
-from autogp.data import Source
+from autogp.data import ArraySource, Source, blocks
 from autogp.model import apply_map
 
-__all__ = ["Chain", "FeatureMap", "Mapped", "as_map"]
+__all__ = ["Chain", "FeatureMap", "Mapped", "Transformer", "as_map"]
 
 
 class FeatureMap(nn.Module):
@@ -23,13 +25,32 @@ class FeatureMap(nn.Module):
     any_dtype: bool = False  # whether rows reach it as they are, not in the precision of its parameters
     scaled_outputs: bool = False  # whether estimators hand it raw rows and scale what it gives, or scale its inputs
 
-    def fit(self, source: Source, seed: int = 0) -> "FeatureMap":
+    def fit(self, X: Any, y: Any = None, seed: int = 0) -> "FeatureMap":
         """Learns from rows, where the map has something to learn before training."""
         return self
 
     def origins(self, columns: Sequence[int | None]) -> list[int | None] | None:
         """For each output the column of the data that it comes from, given those of the inputs; None if they mix."""
         return None
+
+
+class Transformer(FeatureMap, TransformerMixin, BaseEstimator):
+    """A feature map that is a transformer of scikit-learn too: for pipelines, grid searches and other estimators.
+
+    `fit` takes a source of rows or an array. Arguments of the constructor are kept under their names; `learnt` names
+    those that `fit` finds, which are no parameters.
+    """
+
+    learnt: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        return [name for name in super()._get_param_names() if name not in cls.learnt]
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Features [N, D] of rows [N, ...], a block at a time."""
+        parts = [x for _, x, _ in blocks(Mapped(as_rows(X), self))]
+        return np.concatenate(parts)
 
 
 class Chain(FeatureMap):
@@ -56,9 +77,10 @@ class Chain(FeatureMap):
     def scaled_outputs(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return bool(len(self.maps)) and as_map(self.maps[-1]).scaled_outputs
 
-    def fit(self, source: Source, seed: int = 0) -> "Chain":
+    def fit(self, X: Any, y: Any = None, seed: int = 0) -> "Chain":
+        source = as_rows(X)
         for number, each in enumerate(self.maps):
-            as_map(each).fit(Mapped(source, Chain(*self.maps[:number])), seed)
+            as_map(each).fit(Mapped(source, Chain(*self.maps[:number])), seed=seed)
         return self
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,6 +108,11 @@ class Mapped:
     def rows(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         x, y = self.source.rows(indices)
         return apply_map(self.features, torch.from_numpy(np.require(x, requirements=["C", "W"]))).numpy(), y
+
+
+def as_rows(X: Any) -> Source:
+    """A source as it is, an array [N, ...] as a source of its rows."""
+    return X if callable(getattr(X, "rows", None)) else ArraySource(X)
 
 
 class _Plain(FeatureMap):

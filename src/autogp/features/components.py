@@ -1,18 +1,19 @@
 """Principal components of the inputs."""
 
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from autogp.data import Source, blocks
+from autogp.data import blocks
 from autogp.data.scaling import NARROW_TYPES
-from autogp.features.base import FeatureMap
+from autogp.features.base import Transformer, as_rows
 
 __all__ = ["PrincipalComponents"]
 
 
-class PrincipalComponents(FeatureMap):
+class PrincipalComponents(Transformer):
     """The inputs projected on the directions in which they vary most: (x - mean) V, [B, num_components].
 
     Frozen: `fit` finds the directions, in two passes over the rows. Outputs keep their variances, so scale them by one
@@ -26,6 +27,7 @@ class PrincipalComponents(FeatureMap):
     """
 
     scaled_outputs = True
+    learnt = ("mean", "directions")
     mean: Tensor | None  # [D]
     directions: Tensor | None  # V, [D, num_components]
 
@@ -36,12 +38,13 @@ class PrincipalComponents(FeatureMap):
         shapes = [() if each is None else tuple(each.shape) for each in (mean, directions)]
         if shapes != [(), ()] and (len(shapes[0]) != 1 or shapes[1] != (*shapes[0], num_components)):
             raise ValueError(f"mean must be [D] and directions [D, {num_components}], got {shapes[0]} and {shapes[1]}")
-        self.num_components = int(num_components)
+        self.num_components = num_components
         self.register_buffer("mean", None if mean is None else mean.to(torch.float64))
         self.register_buffer("directions", None if directions is None else directions.to(torch.float64))
 
-    def fit(self, source: Source, seed: int = 0) -> "PrincipalComponents":
+    def fit(self, X: Any, y: Any = None, seed: int = 0) -> "PrincipalComponents":
         """Eigenvectors of the covariance of all rows, the largest eigenvalues first."""
+        source = as_rows(X)
         total, count = torch.zeros(()), len(source)
         for _, x, _ in blocks(source):
             total = total + torch.as_tensor(x).double().sum(0)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from autogp import features, kernels, likelihoods
 from autogp.data import TargetScaler
-from autogp.features import Chain, FeatureMap
+from autogp.features import Chain, FeatureMap, Transformer
 from autogp.kernels import Kernel
 from autogp.likelihoods import Elementwise, Likelihood
 from autogp.linalg import LAST_JITTER
@@ -27,7 +27,7 @@ __all__ = [
 
 # A posterior is its tensors and nothing else: their axes are K components, Q latents, M inducing inputs.
 POSTERIOR_AXES = {"logits": "K", "mean": "KQM", "log_scale": "KQM", "upper": "KQMM"}
-BASES = (Kernel, Likelihood, Elementwise, FeatureMap)
+BASES = (Kernel, Likelihood, Elementwise, FeatureMap, Transformer)
 OWN = {SparseGP, Posterior, TargetScaler} | {
     kind
     for package in (kernels, likelihoods, features)

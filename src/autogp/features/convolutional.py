@@ -1,0 +1,199 @@
+"""Features of images: a convolutional kernel network, learnt from their patches without labels."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.extmath import randomized_svd
+from torch import Tensor, nn
+
+from autogp.data import Source
+from autogp.features.base import Transformer, as_rows
+from autogp.features.patches import PatchLayer, patches_of
+
+__all__ = ["Convolutional"]
+
+SMALLEST_SIDE = 8
+PATCH_IMAGES = 3_000  # from which a layer learns,
+MOST_PATCHES = 50_000
+SAMPLE_NUMBERS = 2**26  # 256 MiB: of patches, and of features whose principal components are found
+COMPONENT_ROWS = 10_000
+SAMPLE_ROWS = 500  # read at a time
+RANK_FLOOR = 1e-6  # of the largest deviation: smaller ones are rounding
+CHUNK_NUMBERS = 2**19  # of the largest array of a forward pass: it stays in a processor's cache
+
+
+class Convolutional(Transformer):
+    """Features of images [B, num_components], for a kernel on images that sees patches and forgives small shifts.
+
+    A convolutional kernel network (Mairal, 2016): each layer compares the patches of its input with filters, by a
+    kernel of their angle, and pools what it finds (`PatchLayer`). Filters are cluster centres of patches of the data;
+    labels are not needed. The principal components of the last layer's output are the features, each divided by its
+    deviation to the power of 1 - `power`.
+
+    Rows are [B, H, W], [B, H, W, C] or flat, of any numeric type; the range of the pixels does not matter.
+
+    Arguments:
+        image_shape: (H, W), (H, W, C), or (3, H, W) for rows that hold the red plane first, at least 8 x 8.
+        layers: For each layer the number of filters, the height of a patch, and the pooling: every how many patches
+            there is an output. None for two layers that suit the size of the images.
+        num_components: D, or as many as there are.
+        power: 1 keeps the variances of the components, 0 makes them equal.
+        sigma: Of the kernel of patches, a typical distance between patches of norm 1.
+        ridge: Of the whitening of the first layer's patches, relative to their mean variance; None for none.
+        fitted, mean, directions: What `fit` learns: the layers, and the principal components of what they give.
+
+    Example:
+        >>> images = np.random.default_rng(0).integers(0, 256, (30, 8, 8), dtype=np.uint8)
+        >>> Convolutional((8, 8), layers=[(16, 3, 2)], num_components=5).fit(images).transform(images).shape
+        (30, 5)
+    """
+
+    scaled_outputs = True
+    learnt = ("fitted", "mean", "directions")
+    mean: Tensor | None  # [D']
+    directions: Tensor | None  # [D', D]
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        layers: Sequence[Sequence[int]] | None = None,
+        num_components: int = 150,
+        power: float = 0.5,
+        sigma: float = 0.6,
+        ridge: float | None = 0.05,
+        fitted: Sequence[nn.Module] = (),
+        mean: Tensor | None = None,
+        directions: Tensor | None = None,
+    ):
+        super().__init__()
+        self.image_shape, self.layers = image_shape, layers
+        self.num_components, self.power, self.sigma, self.ridge = num_components, power, sigma, ridge
+        self.fitted = fitted if isinstance(fitted, nn.ModuleList) else nn.ModuleList(fitted)
+        self.register_buffer("mean", mean)
+        self.register_buffer("directions", directions)
+        self._check()
+
+    def _check(self) -> None:
+        height, width, _ = self._shape
+        if min(self._shape) < 1 or min(height, width) < SMALLEST_SIDE:
+            raise ValueError(f"image_shape must be (H, W) or (H, W, C), 8 x 8 at least, got {self.image_shape!r}")
+        for number, (filters, size, pool) in enumerate(self._layers):
+            if min(filters, size, pool) < 1 or size > min(height, width):
+                raise ValueError(
+                    f"layer {number} of {self._layers}: filters, size and pooling must be positive, and patches of "
+                    f"{size} x {size} fit into {height} x {width}"
+                )
+            height, width = (math.ceil((length - size + 1) / pool) for length in (height, width))
+        if self.num_components < 1:
+            raise ValueError(f"num_components must be at least 1, got {self.num_components}")
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        shape = tuple(self.image_shape)
+        if len(shape) not in (2, 3):
+            raise ValueError(f"image_shape must be (H, W), (H, W, C) or (3, H, W), got {self.image_shape!r}")
+        if len(shape) == 2:
+            return shape[0], shape[1], 1
+        return (shape[1], shape[2], shape[0]) if self._planes else (shape[0], shape[1], shape[2])
+
+    @property
+    def _planes(self) -> bool:
+        """Whether a row holds one plane for each channel."""
+        shape = tuple(self.image_shape)
+        return len(shape) == 3 and shape[0] in (1, 3) and shape[2] not in (1, 3)
+
+    @property
+    def _layers(self) -> list[tuple[int, int, int]]:
+        if self.layers is None:
+            return default_layers(*self._shape)
+        return [(filters, size, pool) for filters, size, pool in self.layers]
+
+    def fit(self, X: Any, y: Any = None, seed: int = 0) -> "Convolutional":
+        """Filters from patches of some thousand images, then principal components of some ten thousand."""
+        source = as_rows(X)
+        random = np.random.default_rng(seed)
+        self.fitted, self.mean, self.directions = nn.ModuleList(), None, None
+        for number, (filters, size, pool) in enumerate(self._layers):
+            patches = self._patches(source, size, random)
+            ridge = self.ridge if number == 0 else None
+            self.fitted.append(PatchLayer.of(patches, filters, size, pool, self.sigma, ridge, seed))
+        self._find_components(source, random)
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mean is None or self.directions is None:
+            raise ValueError("the features are not known yet: call fit with images first")
+        return torch.cat([(maps.flatten(1) - self.mean) @ self.directions for maps in self._maps(x)])
+
+    def _maps(self, x: Tensor) -> Iterator[Tensor]:
+        """What the layers give, [B, h, w, R], a few rows at a time."""
+        height, width, channels = shape = self._shape
+        if x.shape[1:].numel() != math.prod(shape):
+            raise ValueError(f"expected images of shape {tuple(self.image_shape)}, got rows of {tuple(x.shape[1:])}")
+        dtype = torch.float32 if self.mean is None else self.mean.dtype
+        for part in x.split(self._chunk_rows()):
+            if self._planes:
+                images = part.to(dtype).reshape(-1, channels, height, width).permute(0, 2, 3, 1).contiguous()
+            else:
+                images = part.to(dtype).reshape(-1, *shape).contiguous()
+            for layer in self.fitted:
+                images = layer(images)
+            yield images
+
+    def _chunk_rows(self) -> int:
+        """How many rows keep the largest array of a forward pass in a processor's cache."""
+        largest, (height, width, channels) = 1, self._shape
+        for filters, size, pool in self._layers:
+            height, width = height - size + 1, width - size + 1
+            largest = max(largest, height * width * max(filters, size * size * channels))
+            height, width, channels = math.ceil(height / pool), math.ceil(width / pool), filters
+        return max(1, CHUNK_NUMBERS // largest)
+
+    @torch.no_grad()
+    def _patches(self, source: Source, size: int, random: np.random.Generator) -> Tensor:
+        """Patches of what the layers so far give, at random places of random images, [N, size * size * C]."""
+        count = min(len(source), PATCH_IMAGES, max(1, SAMPLE_NUMBERS // math.prod(self._shape)))
+        found = []
+        for x in _sample(source, count, random):
+            for maps in self._maps(x):
+                patches = patches_of(maps, size).flatten(1, 2)  # [B, places, D]
+                most = min(MOST_PATCHES, SAMPLE_NUMBERS // patches.shape[2])
+                each = min(math.ceil(most / count), patches.shape[1])
+                places = torch.from_numpy(random.random(patches.shape[:2]).argsort(1)[:, :each])
+                found.append(patches[torch.arange(len(patches))[:, None], places].flatten(0, 1))
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def _find_components(self, source: Source, random: np.random.Generator) -> None:
+        """Directions V of most variance: features are (maps - mean) V deviations^(power - 1)."""
+        first = torch.from_numpy(np.asarray(source.rows(np.zeros(1, np.int64))[0]))
+        width = next(self._maps(first)).numel()
+        count = min(len(source), COMPONENT_ROWS, max(1, SAMPLE_NUMBERS // width))
+        found = torch.cat([maps.flatten(1) for x in _sample(source, count, random) for maps in self._maps(x)])
+        self.mean = found.mean(0)
+        found -= self.mean
+        most = min(self.num_components, *found.shape)
+        _, values, vectors = randomized_svd(found.numpy(), most, random_state=int(random.integers(2**31)))
+        deviations, directions = torch.from_numpy(values.copy()) / math.sqrt(count), torch.from_numpy(vectors.copy()).mT
+        kept = deviations > RANK_FLOOR * deviations.max()
+        self.directions = (directions * deviations ** (self.power - 1))[:, kept].contiguous()
+
+
+def default_layers(height: int, width: int, channels: int) -> list[tuple[int, int, int]]:
+    """Two layers for images of this shape: the first gives about 16 places down and across, the second about 4."""
+    side = min(height, width)
+    if side < 16:
+        return [(64, 3, 2), (128, 2, 1)]
+    first = max(2, round(side / 16))
+    return [(64, 5, first), (200, 3, max(1, math.ceil((math.ceil((side - 4) / first) - 2) / 4)))]
+
+
+def _sample(source: Source, count: int, random: np.random.Generator) -> Iterator[Tensor]:
+    """`count` rows at random, some hundred at a time."""
+    chosen = np.sort(random.choice(len(source), count, replace=False))
+    for rows in np.array_split(chosen, math.ceil(count / SAMPLE_ROWS)):
+        yield torch.from_numpy(np.require(source.rows(rows)[0], requirements=["C", "W"]))
