@@ -33,12 +33,11 @@ class Number:
     def encode(
         parts: Sequence["Number"], table: pa.Table | pa.RecordBatch, unseen: Unseen, first_row: int, place: str
     ) -> np.ndarray:
-        """The numbers of these columns [B, c]: NaN where one is missing, but the mean where training had all."""
+        """The numbers of these columns [B, c]: NaN where one is missing."""
         values = numbers_of(table, [part.name for part in parts], first_row, place)
         absent = np.isnan(values)
         for position, count in enumerate(absent.sum(axis=0).tolist()):
             if count and not parts[position].missing:
-                values[absent[:, position], position] = parts[position].mean
                 unseen.add(parts[position].name, count)
         return values
 
@@ -70,6 +69,7 @@ class TableEncoder:
         parts: What is known of each column of the table.
         inputs: Names of all columns.
         used: Names of the C columns of the array.
+        used_parts: What is known of each of them.
         ignored: For each column that is left out, why.
         categories: For each column of text, its categories.
         complete: Whether the used columns are numbers without missing values.
@@ -89,7 +89,8 @@ class TableEncoder:
         self.inputs = [part.name for part in self.parts]
         self.ignored = {part.name: part.reason for part in self.parts if isinstance(part, Ignored)}
         self.categories = {part.name: part.categories for part in self.parts if isinstance(part, Text)}
-        used = [part for part in self.parts if not isinstance(part, Ignored)]
+        used: list[Any] = [part for part in self.parts if not isinstance(part, Ignored)]
+        self.used_parts = used
         self.used = [part.name for part in used]
         self.complete = not self.categories and not any(part.missing for part in used)
         self.groups: list[tuple[Any, list[int], list[Any]]] = []
@@ -118,9 +119,12 @@ class TableEncoder:
         return fit.finish()
 
     @classmethod
-    def of_numbers(cls, names: Sequence[str], means: Sequence[float]) -> "TableEncoder":
-        """The encoder of complete columns of numbers with these means."""
-        return cls([Number(name, mean, missing=0) for name, mean in zip(names, means, strict=True)])
+    def of_numbers(
+        cls, names: Sequence[str], means: Sequence[float], missing: Sequence[int] | None = None
+    ) -> "TableEncoder":
+        """The encoder of columns of numbers with these means, and so many missing values; by default none."""
+        counts = [0] * len(means) if missing is None else missing
+        return cls([Number(name, mean, count) for name, mean, count in zip(names, means, counts, strict=True)])
 
     def transform(
         self, table: pa.Table | pa.RecordBatch, *, unseen: Unseen | None = None, first_row: int = 1, place: str = ""
@@ -130,7 +134,7 @@ class TableEncoder:
         Arguments:
             table: The rows.
             unseen: Where to count categories, and missing values, that training did not see. The former are -1, the
-                latter NaN, or the mean of a column of numbers.
+                latter NaN.
             first_row: The number of the table's first row, for error messages.
             place: What error messages start with.
         """
@@ -154,9 +158,19 @@ class TableEncoder:
         _refuse_repeated(self.used, names, place)
 
     @property
+    def numbers(self) -> bool:
+        """Whether the table's columns are the array's columns, unchanged: numbers, some of which may be missing."""
+        return all(isinstance(part, Number) for part in self.parts)
+
+    @property
     def plain(self) -> bool:
-        """Whether the table's columns are the array's columns, unchanged."""
+        """Whether the table's columns are the array's columns, unchanged and without missing values."""
         return self.complete and not self.ignored
+
+    @property
+    def notes_of_ignored(self) -> list[str]:
+        """Which columns are left out and why, in sentences."""
+        return [part.note for part in self.parts if isinstance(part, Ignored)]
 
     @property
     def notes(self) -> list[str]:

@@ -61,7 +61,7 @@ class Unseen:
         >>> unseen = Unseen()
         >>> unseen.add("port", 2, "Dover")
         >>> unseen.sentences()
-        ["column 'port': 2 rows hold values that training never saw ('Dover'): they count as no category"]
+        ["column 'port': 2 rows hold values that training never saw ('Dover'): their intervals are wider"]
     """
 
     def __init__(self) -> None:
@@ -84,11 +84,11 @@ class Unseen:
         for name, rows in self.rows.items():
             examples = ", ".join(f"{value[:40]!r}" for value in self.examples[name])
             counted = "1 row holds a value" if rows == 1 else f"{rows} rows hold values"
-            found.append(f"column {name!r}: {counted} that training never saw ({examples}): they count as no category")
+            found.append(f"column {name!r}: {counted} that training never saw ({examples}): their intervals are wider")
         for name, rows in self.missing.items():
             counted = "1 row has" if rows == 1 else f"{rows} rows have"
             found.append(
-                f"column {name!r}: {counted} no value, which never happened in training: they count as average"
+                f"column {name!r}: {counted} no value, which never happened in training: their intervals are wider"
             )
         return found
 

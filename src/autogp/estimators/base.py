@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from autogp.data import Source, Subset, Summary, TableEncoder, TargetScaler, summarise
 from autogp.estimators.files import save_estimator
+from autogp.estimators.gaps import Filled, Gaps
 from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
 from autogp.estimators.summary import describe, relevance
 from autogp.features import Chain, Columns, Scaling
@@ -212,10 +213,14 @@ class GPEstimator(BaseEstimator):
             rows, weights = Subset(rows, np.flatnonzero(weights)), weights[weights > 0]
 
         features, summary = self._fit_features(rows, seed)
+        self._gaps = Gaps.of(rows, self.encoder_, seed)
+        validation = None if validation is None else Filled(validation, self._gaps)
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         model = self._start_model(rows, features, likelihood, seed, by_class=strata is not None)
         self._train(model, rows, weights, validation, strata, seed, callbacks)
         self.model_ = model
+        if self._gaps.flagged.any():
+            self._train_beside_gaps(model, rows, weights, validation, seed, callbacks)
         self.n_rows_ = summary.rows
         self._score_training_rows(rows, weights)
 
@@ -247,7 +252,9 @@ class GPEstimator(BaseEstimator):
         strata: np.ndarray | None,
         seed: int,
         callbacks: Sequence[Callback],
+        part: str = "",
     ) -> None:
+        """Trains from where the model is; `part` is the folder of its checkpoints within that of all."""
         self.settings_ = settings = self._settings(len(rows), model.likelihood, seed)
         common: dict[str, Any] = {
             "weights": weights,
@@ -263,7 +270,7 @@ class GPEstimator(BaseEstimator):
         if at_once:
             histories.append(train_exact(model, rows, replace(settings, objective="elbo"), **common))
         if not histories or settings.objective != "elbo":
-            folder = self.checkpoint
+            folder = None if self.checkpoint is None else Path(self.checkpoint) / part
             histories.append(train(model, rows, settings, **common, folder=folder, resume=folder is not None))
         if strata is not None and weights is None and validation is None and self._may_refine(model, strata):
             folder = None if self.checkpoint is None else Path(self.checkpoint)
@@ -275,10 +282,42 @@ class GPEstimator(BaseEstimator):
         for history in histories:
             before = self.history_[-1] if self.history_ else {"epoch": 0, "step": 0, "seconds": 0.0}
             self.best_epoch_ = before["epoch"] + history.best_epoch
-            self.history_ += [
-                row | {name: before[name] + row[name] for name in ("epoch", "step", "seconds")} for row in history.rows
-            ]
+            self.history_ += _continued(history.rows, before)
             self.stopped_ = history.stopped
+
+    def _train_beside_gaps(
+        self,
+        model: SparseGP,
+        rows: Source,
+        weights: np.ndarray | None,
+        validation: Source | None,
+        seed: int,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        """Goes on with what the gaps of a row hide as noise of that row alone, where all rows share the same noise."""
+        likelihood, first = model.likelihood, self.history_
+        beside = likelihood.with_row_noise()
+        if beside is None or self.settings_.time_budget is not None:
+            return
+        rows, validation = self._beside_gaps(rows), None if validation is None else self._beside_gaps(validation)
+        scaler, self.target_scaler_ = self.target_scaler_, None  # these rows are scaled
+        try:
+            model.likelihood = beside
+            self._train(model, rows, weights, validation, None, seed, callbacks, "gaps")
+        finally:
+            model.likelihood, self.target_scaler_ = likelihood, scaler
+        self.best_epoch_ += first[-1]["epoch"]
+        self.history_ = first + _continued(self.history_, first[-1])
+
+    @torch.no_grad()
+    def _beside_gaps(self, source: Source) -> Source:
+        """Rows with targets as the likelihood takes them, and beside these the variance of what their gaps hide."""
+        predictor, targets = self._predictor, []
+        for start in range(0, len(source), predictor.chunk_rows):
+            x, y = source.rows(np.arange(start, min(start + predictor.chunk_rows, len(source))))
+            y = self._feed.targets(torch.from_numpy(np.require(y, requirements=["C", "W"])))
+            targets.append(torch.cat([y, self._gaps.spread(predictor, x).to(y)], -1).cpu().numpy())
+        return WithTargets(source, np.concatenate(targets))
 
     def _may_refine(self, model: SparseGP, strata: np.ndarray) -> bool:
         """Whether "auto" may go on by the predictive density: with classes, and rows enough to decide by."""
@@ -399,7 +438,7 @@ class GPEstimator(BaseEstimator):
         model = self.model_
         if not model.posterior.has_natural_form:
             raise ValueError("partial_fit updates one Gaussian: set n_components=1")
-        q, feed = Natural.of(model.posterior), self._feed
+        q, feed, source = Natural.of(model.posterior), self._feed, Filled(source, self._gaps)
         for start in range(0, len(source), STREAM_ROWS):
             indices = np.arange(start, min(start + STREAM_ROWS, len(source)))
             batch = feed.read(source, indices)
@@ -454,11 +493,11 @@ class GPEstimator(BaseEstimator):
     @torch.no_grad()
     def _marginals(self, source: Source) -> Iterator[tuple[slice, Marginals, np.ndarray]]:
         """q(f) at each row beside its target, a block at a time; memory does not grow with the number of rows."""
-        predictor = self._predictor
+        predictor, one_noise = self._predictor, self.model_.likelihood.with_row_noise() is not None
         for start in range(0, len(source), predictor.chunk_rows):
             block = slice(start, min(start + predictor.chunk_rows, len(source)))
             x, y = source.rows(np.arange(block.start, block.stop))
-            yield block, predictor(torch.from_numpy(np.require(x, requirements=["C", "W"]))), y
+            yield block, self._gaps.marginals(predictor, x, one_noise), y
 
     def _log_target_scale(self, y: np.ndarray) -> Tensor:
         """What scaling adds to the log density of each row, [B]; a missing target has no density and no scale."""
@@ -498,3 +537,8 @@ class GPEstimator(BaseEstimator):
         """Writes the model to one file, which `autogp.load_model` reads; no pickle, and never half a file."""
         check_is_fitted(self)
         save_estimator(self, path)
+
+
+def _continued(rows: list[dict[str, Any]], before: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of a history that goes on where another ended."""
+    return [row | {name: before[name] + row[name] for name in ("epoch", "step", "seconds")} for row in rows]

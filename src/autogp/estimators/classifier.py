@@ -151,6 +151,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
         return tags
 
     def fit(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from autogp import persistence
 from autogp.data import TableEncoder, TargetScaler
+from autogp.estimators.gaps import Gaps
 from autogp.features import Chain, Columns
 from autogp.likelihoods import Likelihood
 from autogp.model import SparseGP
@@ -74,6 +75,7 @@ def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
         description["outputs"] = None if estimator._single else estimator.n_outputs_  # pyright: ignore
     tensors = {name: torch.tensor(getattr(estimator, name), dtype=torch.float64) for name in SCORES}
     tensors["varies"] = torch.from_numpy(estimator._varies)
+    tensors["reference"] = torch.from_numpy(estimator._gaps.reference)
     tensors |= {f"history.{name}": column for name, column in History(estimator.history_).tensors().items()}
     persistence.save(path, modules, description, tensors)
 
@@ -149,7 +151,7 @@ def _restore(estimator: Any, saved: persistence.Saved) -> None:
     described = description["encoder"]
     estimator.encoder_ = None if described is None else TableEncoder.from_description(described)
     estimator.n_features_in_ = _whole(description["features"], 1)
-    _restore_columns(estimator, description["feature_names"], tensors["varies"])
+    _restore_columns(estimator, description["feature_names"], tensors["varies"], tensors.get("reference"))
 
     if description["estimator"] == "GPClassifier":
         estimator.classes_ = _classes(**description["classes"])
@@ -174,15 +176,21 @@ def _restore(estimator: Any, saved: persistence.Saved) -> None:
 
 
 @torch.no_grad()
-def _restore_columns(estimator: Any, names: Any, varies: Tensor) -> None:
+def _restore_columns(estimator: Any, names: Any, varies: Tensor, reference: Tensor | None) -> None:
     """Names of the columns and which of them vary; encoding, features and inducing inputs must fit their number."""
     encoder, model = estimator.encoder_, estimator.model_
     columns = width = estimator.n_features_in_
     if encoder is not None:
-        encoding = Columns.of(encoder)
-        columns, width = len(encoder.used), len(encoder.used if encoding is None else encoding.columns)
-        if len(encoder.inputs) != estimator.n_features_in_ or names != encoder.inputs:
+        columns = width = len(encoder.used)
+        numbered = [f"x{column}" for column in range(estimator.n_features_in_)]  # as columns of arrays are called
+        if len(encoder.inputs) != estimator.n_features_in_ or (numbered if names is None else names) != encoder.inputs:
             raise ValueError("the encoding is of other columns")
+        encoding = Columns.of(encoder)
+        if encoding is not None:
+            found = model.features.maps[0]
+            if not isinstance(found, Columns) or not encoding.resembles(found):
+                raise ValueError("the encoding is not the one that its features were made for")
+            width = len(found.columns)
     if varies.dtype != torch.bool or varies.shape != (width,):
         raise ValueError(f"it does not say of {width} columns whether they vary")
     estimator._varies = varies.numpy()
@@ -190,6 +198,18 @@ def _restore_columns(estimator: Any, names: Any, varies: Tensor) -> None:
         if not _texts(names) or len(names) != estimator.n_features_in_:
             raise ValueError("the names of the columns do not fit their number")
         estimator.feature_names_in_ = np.array(names, dtype=object)
+    if reference is None:  # a file of an older version
+        means = (
+            [0.0 if encoder.categories.get(part.name) else part.mean for part in encoder.used_parts] if encoder else []
+        )
+        reference = torch.tensor([means or [math.nan] * columns], dtype=torch.float64)
+    elif (
+        reference.dtype != torch.float64 or reference.ndim != 2 or len(reference) == 0 or reference.shape[1] != columns
+    ):
+        raise ValueError("its rows of training do not fit its columns")
+    elif not reference.isfinite().all():
+        raise ValueError("its rows of training are not finite")
+    estimator._gaps = Gaps.around(reference.numpy(), encoder)
     learning = [part for part in model.modules() if part.training]
     model.eval().embed(torch.zeros(1, columns, dtype=torch.float64))  # of one row: what it gives must fit the kernel
     for part in learning:

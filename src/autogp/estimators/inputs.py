@@ -57,31 +57,51 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
     """X as rows of numbers, after scikit-learn's checks; `reset` (in fit) learns names, number and encoding of columns.
 
     A DataFrame with text, categories or missing values becomes one number per column as `TableEncoder` says; everything
-    else must hold finite numbers, and keeps its type: integers stay integers.
+    else must hold numbers, and keeps its type: integers stay integers. NaN means missing.
     """
     if reset:
         estimator.target_names_ = getattr(X, "targets", None)
     if is_source(X):
         return _checked_source(estimator, X, reset)
+    frame = _is_frame(X)
     encoder = None if reset else estimator.encoder_
-    encode = _needs_encoding(X) if reset else encoder is not None and not (encoder.plain and not _is_frame(X))
-    if not encode:
-        if reset:
-            estimator.encoder_ = None
-        return ArraySource(_numbers(estimator, X, reset))
-    if not _is_frame(X):
-        raise ValueError(
-            f"X must be a DataFrame with the columns {', '.join(estimator.encoder_.inputs)}, as in fit, "
-            f"got {type(X).__name__}"
-        )
-    validate_data(estimator, X, reset=reset, skip_check_array=True)
-    table, unseen = as_table(X), Unseen()
+    if _needs_encoding(X) if reset else encoder is not None and (frame or not encoder.numbers):
+        if not frame:
+            raise ValueError(
+                f"X must be a DataFrame with the columns {', '.join(estimator.encoder_.inputs)}, as in fit, "
+                f"got {type(X).__name__}"
+            )
+        return _encoded(estimator, X, reset)
+    x = _numbers(estimator, X, reset)
+    if reset:
+        estimator.encoder_ = _encoder_of_gaps(x, getattr(estimator, "feature_names_in_", None))
+    return ArraySource(x)
+
+
+def _encoded(estimator: Any, frame: Any, reset: bool) -> Source:
+    validate_data(estimator, frame, reset=reset, skip_check_array=True)
+    table, unseen = as_table(frame), Unseen()
     if reset:
         estimator.encoder_ = TableEncoder.fit([table])
     x = estimator.encoder_.transform(table, unseen=unseen)
-    for sentence in unseen.sentences():
-        warnings.warn(sentence, stacklevel=4)
+    left_out = [f"column {note}" for note in estimator.encoder_.notes_of_ignored]
+    for sentence in left_out if reset else unseen.sentences():
+        warnings.warn(sentence, stacklevel=5)
     return ArraySource(x, columns=estimator.encoder_.used)
+
+
+def _encoder_of_gaps(x: Any, names: Any) -> TableEncoder | None:
+    """Of an array [N, D] in which NaN means missing; none where nothing is missing."""
+    if issparse(x) or x.dtype.kind != "f" or not np.isnan(x.sum()):
+        return None
+    missing = np.isnan(x).sum(0)
+    if (missing == len(x)).any():
+        column = int(np.argmax(missing == len(x)))
+        name = column if names is None else repr(names[column])
+        raise ValueError(f"Input X contains NaN in every row of column {name} (counted from 0): leave the column out.")
+    names = [f"x{column}" for column in range(x.shape[1])] if names is None else list(names)
+    means: Any = np.nanmean(x, 0, dtype=np.float64).tolist()
+    return TableEncoder.of_numbers(names, means, missing.tolist())
 
 
 def _checked_source(estimator: Any, source: Any, reset: bool) -> Source:
@@ -116,22 +136,28 @@ def _encodes_alike(estimator: Any, encoder: TableEncoder) -> bool:
     return names is None or encoder.used == list(names)
 
 
-def refuse_non_finite(values: Any, name: str, columns: Any = None, advice: str = "") -> None:
-    """Raises ValueError naming the first number of an array [N] or [N, D] (dense or sparse) that is not finite."""
+def refuse_non_finite(values: Any, name: str, columns: Any = None, missing: bool = False) -> None:
+    """Raises ValueError naming the first number of an array [N] or [N, D] (dense or sparse) that is not finite; where
+    values may be missing, NaN passes."""
     if values.dtype.kind != "f":
         return
     step = max(1, CHECKED_NUMBERS // math.prod(values.shape[1:]))
     for start in range(0, values.shape[0], step):
         block = values[start : start + step]
-        if np.isfinite(block.data if issparse(block) else block).all():
+        wrong = np.isinf if missing else _not_finite
+        if not wrong(block.data if issparse(block) else block).any():
             continue
         block = block.toarray() if issparse(block) else block
-        place = tuple(np.argwhere(~np.isfinite(block))[0].tolist())
+        place = tuple(np.argwhere(wrong(block))[0].tolist())
         what = "NaN" if np.isnan(block[place]) else "infinity"
         where = f"row {start + place[0]}"
         if len(place) > 1:
             where += f", column {place[1] if columns is None else repr(columns[place[1]])}"
-        raise ValueError(f"Input {name} contains {what}, first in {where} (counted from 0).{advice}")
+        raise ValueError(f"Input {name} contains {what}, first in {where} (counted from 0).")
+
+
+def _not_finite(values: np.ndarray) -> np.ndarray:
+    return ~np.isfinite(values)
 
 
 def _numbers(estimator: Any, X: Any, reset: bool) -> Any:
@@ -148,8 +174,7 @@ def _numbers(estimator: Any, X: Any, reset: bool) -> Any:
         ) from error
     if found.dtype.kind == "O" or (found.dtype.kind == "f" and found.dtype.itemsize > 8):
         found = found.astype(np.float64)
-    advice = " Missing values may be in the DataFrame that fit gets; else impute them or leave the rows out."
-    refuse_non_finite(found, "X", getattr(estimator, "feature_names_in_", None), advice)
+    refuse_non_finite(found, "X", getattr(estimator, "feature_names_in_", None), missing=not issparse(found))
     return found
 
 

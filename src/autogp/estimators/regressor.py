@@ -98,6 +98,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
         tags.target_tags.multi_output = True
         return tags
 
@@ -185,7 +186,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
         if n_samples < 1:
             raise ValueError(f"n_samples must be at least 1, got {n_samples}")
         source = self._predicted_rows(X)
-        x = torch.from_numpy(np.require(source.rows(np.arange(len(source)))[0], requirements=["C", "W"]))
+        x = self._gaps.filled(source.rows(np.arange(len(source)))[0])
+        x = torch.from_numpy(np.require(x, requirements=["C", "W"]))
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         generator = torch.Generator(self.model_.device).manual_seed(seed)
         functions = self.model_.sample(x.to(self.model_.device), n_samples, generator)  # [S, N, Q]

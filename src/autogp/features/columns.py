@@ -69,6 +69,11 @@ class Columns(FeatureMap):
         maps = [MAPS[kind].of(parts) for kind, _, parts in encoder.groups]
         return cls([columns for _, columns, _ in encoder.groups], maps)
 
+    def resembles(self, other: "Columns") -> bool:
+        """Whether the other takes the same columns in the same way, whatever it has learnt about them."""
+        pairs: Any = zip(self.maps, other.maps, strict=False)
+        return self.inputs == other.inputs and all(type(a) is type(b) and a.key == b.key for a, b in pairs)
+
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != len(self.grouped):
             raise ValueError(f"expected {len(self.grouped)} columns, got {x.shape[-1]}")
@@ -102,6 +107,7 @@ class Numbers(FeatureMap):
         if not len(names) == len(means) == len(missing) or not all(map(math.isfinite, means)):
             raise ValueError("numbers need a name, a finite mean and whether values were missing, for each column")
         self.names, self.means, self.missing = list(names), list(means), list(map(bool, missing))
+        self.key = self.names, self.missing  # what an encoder tells
         flagged = [column for column, some in enumerate(missing) if some]
         self.columns = [*names, *(f"{names[column]} missing" for column in flagged)]
         self.register_buffer("mean", torch.tensor(self.means, dtype=torch.float64), persistent=False)
@@ -143,6 +149,7 @@ class Categories(FeatureMap):
         super().__init__()
         self.names, self.categories = list(names), [list(found) for found in categories]
         self.missing = list(map(bool, missing))
+        self.key = self.names, self.categories, self.missing  # what an encoder tells
         self.columns: list[str] = []
         origins: list[int] = []
         codes: list[int] = []

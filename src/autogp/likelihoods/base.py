@@ -160,6 +160,11 @@ class Likelihood(nn.Module):
                         beta[..., q] += row[..., q].sum(0)
         return alpha / len(noise), 0.5 * beta / len(noise)
 
+    def with_row_noise(self) -> "Likelihood | None":
+        """The same with a known variance on top of each row's noise, given beside its targets, [B, 2 P]; None where
+        there is no such likelihood."""
+        return None
+
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """E[y | f] and Var[y | f], [..., B, P]; of classes p(y = c | f) and p (1 - p), [..., B, C].
 

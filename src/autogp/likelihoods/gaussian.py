@@ -1,14 +1,15 @@
 """Gaussian noise, one variance per output; everything is in closed form."""
 
+import copy
 import math
 
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import Elementwise
+from autogp.likelihoods.base import Elementwise, Likelihood, check_real_targets
 from autogp.parameters import describe_range, positive_parameter
 
-__all__ = ["Gaussian"]
+__all__ = ["Gaussian", "RowNoise"]
 
 
 class Gaussian(Elementwise):
@@ -76,6 +77,9 @@ class Gaussian(Elementwise):
         rows = _log_normal(y, centre, spread * shrink + residual + own)
         return torch.where(missing, 0.0, rows).sum(-1)
 
+    def with_row_noise(self) -> "RowNoise":
+        return RowNoise(self)
+
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         return f, self.variance.to(f.dtype).expand_as(f)
 
@@ -94,6 +98,76 @@ class Gaussian(Elementwise):
 
     def describe(self, unit: Tensor | float = 1.0) -> str:
         return f"{type(self).__name__}, noise of standard deviation {describe_range(self.variance.sqrt() * unit)}"
+
+
+class RowNoise(Likelihood):
+    """y_p ~ N(f_p, variance_p + extra_p): targets are [B, 2 P], those of the Gaussian and beside them `extra`.
+
+    With it rows of which something is known to be missing do not raise the noise of all others.
+
+    >>> import torch
+    >>> RowNoise(Gaussian(variance=0.25)).log_prob(torch.zeros(1, 1), torch.tensor([[0.0, 0.25]])).exp().item()
+    0.564189...
+    """
+
+    allows_missing = True
+    conjugate = True
+
+    def __init__(self, gaussian: Gaussian):
+        super().__init__()
+        self.gaussian = gaussian
+        self.num_latents, self.num_outputs = gaussian.num_latents, gaussian.num_outputs
+
+    @property
+    def sampled(self) -> frozenset[str]:
+        return self.gaussian.sampled
+
+    def check_targets(self, y: Tensor) -> Tensor:
+        return check_real_targets(y, 2 * self.num_outputs, missing=True)
+
+    def _at(self, y: Tensor) -> tuple[Gaussian, Tensor]:
+        """A Gaussian whose variance is [B, P], and its targets [B, P]."""
+        y, extra = y.chunk(2, -1)
+        rows = copy.copy(self.gaussian)
+        rows._parameters = {}
+        vars(rows)["log_variance"] = (self.gaussian.variance.to(y.dtype) + extra).log()
+        return rows, y
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        rows, y = self._at(y)
+        return rows.log_prob(f, y)
+
+    def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
+        rows, y = self._at(y)
+        return rows.expected_log_prob(mean, variance, y, noise)
+
+    def log_expected_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
+        rows, y = self._at(y)
+        return rows.log_expected_prob(mean, variance, y, noise)
+
+    def log_expected_inverse_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+    ) -> Tensor:
+        rows, y = self._at(y)
+        return rows.log_expected_inverse_prob(mean, variance, y, noise)
+
+    def log_leave_one_out(
+        self,
+        log_weights: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        residual: Tensor,
+        y: Tensor,
+        noise: Tensor | None = None,
+    ) -> Tensor:
+        rows, y = self._at(y)
+        return rows.log_leave_one_out(log_weights, mean, variance, residual, y, noise)
+
+    def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        return self.gaussian.conditional_moments(f)
+
+    def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.gaussian.sample(f, generator)
 
 
 def _log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

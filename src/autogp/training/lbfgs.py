@@ -41,7 +41,7 @@ def collapsed_elbo(model: SparseGP, batch: Batch) -> tuple[Tensor, Natural]:
     prepared = model.prepare(q)
     basis, prior_variance = model.basis(model.embed(batch.x), prepared)
     # One natural gradient step of size 1, from anywhere.
-    start = torch.zeros_like(batch.y)
+    start = batch.y.new_zeros(len(batch.y), likelihood.num_latents)
     alpha, beta = likelihood.expected_derivatives(start, torch.ones_like(start), batch.y)
     q.blend(Sites.of_rows(basis.detach(), start, alpha, beta, batch.weights), rate=1.0)
     moments = q.moments()
