@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from numbers import Integral
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from autogp.likelihoods.quadrature import Integrand, align, diverges, expectation, gauss_hermite
+from autogp.likelihoods.sampling import directions, log_mean, normal_nodes
 from autogp.parameters import describe_parameters
 
 __all__ = [
@@ -18,23 +19,15 @@ __all__ = [
     "InfiniteLOOError",
     "Likelihood",
     "Prediction",
-    "align",
     "as_targets",
     "check_labels",
     "check_real_targets",
     "chunks",
-    "gauss_hermite",
-    "log_expectation",
-    "normal_nodes",
-    "trapezoid",
 ]
 
-HERMITE_NODES = 20  # exact for polynomials of degree 39
-SOBOL_NODES = 512
 QUANTILE_DRAWS = 4096
 QUANTILE_ROWS = 512  # at a time, so that the draws stay small
 CHUNK_NUMBERS = 2**20  # of the noise that is worked on at a time
-REACH = 8.5  # standard deviations at which a Gaussian has fallen by exp(-36)
 
 
 class InfiniteLOOError(ArithmeticError):
@@ -59,8 +52,8 @@ class Likelihood(nn.Module):
 
     Shapes: latent values f, and the means and variances of q(f), are [..., B, Q] with any leading axes; targets y are
     what `check_targets` returns, first axis B; results are [..., B]. Expectations are exact where a subclass knows a
-    closed form, else by Gauss-Hermite (one latent) or a fixed set of Sobol points. With `noise`, standard normal
-    draws [S, ..., B, Q], they are the Monte Carlo averages of the paper.
+    closed form, else by a rule: adaptive quadrature over one latent, Sobol points over several, refined until an error
+    estimate is met. With `noise`, standard normal draws [S, ..., B, Q], they are the Monte Carlo averages of the paper.
 
     >>> import torch
     >>> class Laplace(Likelihood):
@@ -101,21 +94,37 @@ class Likelihood(nn.Module):
         return check_real_targets(y, None if self.num_outputs == 1 else self.num_outputs, self.allows_missing)
 
     def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
-        """E_q[log p(y | f)], the data term of the evidence lower bound."""
+        """E_q[log p(y | f)], the data term of the evidence lower bound.
+
+        Where gradients are recorded, which is in training, over one latent by 20 Gauss-Hermite points: value and
+        gradients then belong to one function, and a step costs little. Values alone are adaptive.
+        """
+        if noise is None and self.num_latents == 1 and not torch.is_grad_enabled():
+            return self._integrate(self._column, mean, variance, y, log=False).squeeze(-1)
         parts = self._parts(lambda values, log_weights: (log_weights.exp() * values).sum(0), mean, variance, y, noise)
         return parts.sum(0)
 
     def log_expected_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
         """log E_q[p(y | f)], the log predictive density of y."""
+        if noise is None:
+            return self._log_expectation(self.log_prob, mean, variance, y)
         parts = self._parts(lambda values, log_weights: (log_weights + values).logsumexp(0), mean, variance, y, noise)
         return torch.logsumexp(parts, 0)
 
     def log_expected_inverse_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
     ) -> Tensor:
-        """log E_q[1 / p(y | f)], what `log_leave_one_out` is made of; infinity where the integral is infinite."""
-        parts = self._parts(lambda values, log_weights: (log_weights - values).logsumexp(0), mean, variance, y, noise)
-        return torch.logsumexp(parts, 0)
+        """log E_q[1 / p(y | f)], what `log_leave_one_out` is made of; infinity where the integral is infinite.
+
+        An average of samples is finite even where the integral is not: it must not pass for an estimate. So 1 / p is
+        followed to where q(f) has died away, unless the likelihood declares `finite_loo`.
+        """
+        if noise is None:
+            value = self._log_expectation(lambda f, y: -self.log_prob(f, y), mean, variance, y)
+        else:
+            parts = self._parts(lambda log_p, log_weights: (log_weights - log_p).logsumexp(0), mean, variance, y, noise)
+            value = torch.logsumexp(parts, 0)
+        return value if self.finite_loo else torch.where(self._diverges(mean, variance, y), math.inf, value)
 
     def log_leave_one_out(
         self,
@@ -178,11 +187,15 @@ class Likelihood(nn.Module):
 
     def predictive_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """E[y] and Var[y] under q(f), [..., B, P], by the law of total variance."""
-        nodes, log_weights = self._nodes(mean)
-        centre, spread = self.conditional_moments(mean + variance.sqrt() * nodes)
-        weights = log_weights.exp()
-        expected = (weights * centre).sum(0)
-        return expected, (weights * (spread + (centre - expected).square())).sum(0)
+        expected = self._expect(lambda f, _: self.conditional_moments(f)[0], mean, variance, mean)
+        if self.num_classes is not None:
+            return expected, expected * (1 - expected)
+
+        def around(f: Tensor, expected: Tensor) -> Tensor:
+            centre, spread = self.conditional_moments(f)
+            return spread + (centre - expected).square()
+
+        return expected, self._expect(around, mean, variance, expected)
 
     def predict(self, log_weights: Tensor, mean: Tensor, variance: Tensor) -> Prediction:
         """Moments of y under the mixture sum_k exp(log_weights_k) N(mean_k, variance_k); [K], [K, B, Q] twice."""
@@ -228,6 +241,68 @@ class Likelihood(nn.Module):
                 f"variance {variance[:, first].max().item():.3g})",
             )
 
+    @property
+    def _one_each(self) -> bool:
+        """Whether every expectation is over one latent."""
+        return self.num_latents == 1
+
+    def _column(self, f: Tensor, y: Tensor) -> Tensor:
+        return self.log_prob(f, y)[..., None]
+
+    def _integrate(
+        self,
+        values: Callable[[Tensor, Tensor], Tensor],
+        mean: Tensor,
+        variance: Tensor,
+        y: Tensor,
+        log: bool,
+    ) -> Tensor:
+        """E_q[values(f, y)] or log E_q[exp(values(f, y))], each over one latent: [..., B, C] from values [H, n, C]."""
+        result = expectation(self._at(values, mean, variance, y), mean[..., 0].numel(), mean.device, log)
+        return result.unflatten(0, mean.shape[:-1]).to(mean.dtype)
+
+    def _expect(self, values: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor, at: Tensor) -> Tensor:
+        """E_q[values(f, at)], [..., B, C], for values [H, ..., B, C] and at [..., B, C]."""
+        if self._one_each:
+            return self._integrate(values, mean, variance, at.flatten(0, -2), log=False)
+        nodes, log_weights = self._nodes(mean)
+        some = max(1, CHUNK_NUMBERS // max(1, mean.numel()))  # nodes at a time
+        parts = zip(nodes.split(some), log_weights.exp().split(some), strict=True)
+        return torch.stack(
+            [(weights * values(mean + variance.sqrt() * part, at)).sum(0) for part, weights in parts]
+        ).sum(0)
+
+    def _log_expectation(
+        self, log_values: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor, y: Tensor
+    ) -> Tensor:
+        """log E_q[exp(log_values(f, y))] of values [H, n] that may depend on all latents: [..., B]."""
+        if self.num_latents == 1:
+            return self._integrate(lambda f, y: log_values(f, y)[..., None], mean, variance, y, log=True).squeeze(-1)
+        integrand = self._at(log_values, mean, variance, y)
+        result = log_mean(integrand, mean[..., 0].numel(), self.num_latents, mean.device)
+        return result.unflatten(0, mean.shape[:-1]).to(mean.dtype)
+
+    @torch.no_grad()
+    def _diverges(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        """Whether E_q[1 / p(y | f)] is infinite, [..., B]: along some direction 1 / p outgrows what q(f) falls by."""
+        found = torch.zeros(mean.shape[:-1], dtype=torch.bool, device=mean.device)
+        for direction in directions(self.num_latents).to(mean.device):
+            integrand = self._at(lambda f, y: -self._column(f, y), mean, variance, y)
+            along = partial(_along, integrand, direction)
+            found |= diverges(along, found.numel(), mean.device).any(-1).unflatten(0, mean.shape[:-1])
+        return found
+
+    def _at(self, values: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor, y: Tensor) -> Integrand:
+        """The integrand of quadrature.py: values at z [H, n] or [H, n, Q] of some of the rows, in float64."""
+        flat_mean, flat_scale = mean.flatten(0, -2).double(), variance.flatten(0, -2).double().sqrt()
+        targets = y.double() if y.is_floating_point() else y
+
+        def integrand(z: Tensor, rows: Tensor) -> Tensor:
+            f = flat_mean[rows] + flat_scale[rows] * (z if z.ndim == 3 else z[..., None])
+            return values(f, targets[rows % len(targets)])
+
+        return integrand
+
     def _nodes(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """Points [H, 1, ..., Q] and log weights [H, 1, ..., 1] of the default rule for a standard normal."""
         return align(gauss_hermite() if self.num_latents == 1 else normal_nodes(self.num_latents), mean)
@@ -262,7 +337,7 @@ class Elementwise(Likelihood):
     """P outputs, each with a latent function of its own: p(y | f) = prod_p density(y_p | f_p), so Q = P.
 
     Subclasses write `log_density` for one output, and override the three expectations where a closed form exists;
-    else they are by Gauss-Hermite. A target that is NaN is missing: it adds nothing.
+    else they are by adaptive quadrature, output by output. A target that is NaN is missing: it adds nothing.
     """
 
     allows_missing = True
@@ -282,16 +357,24 @@ class Elementwise(Likelihood):
         raise NotImplementedError(f"{type(self).__name__} must define log_density(f, y)")
 
     def expected_log_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:  # [..., B, P]
-        nodes, log_weights = self._nodes(mean)
+        if not torch.is_grad_enabled():
+            return self._integrate(self.log_density, mean, variance, y, log=False)
+        nodes, log_weights = self._nodes(mean)  # as in Likelihood.expected_log_prob
         return (log_weights.exp() * self.log_density(mean + variance.sqrt() * nodes, y)).sum(0)
 
     def log_expected_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:  # [..., B, P]
-        nodes, log_weights = self._nodes(mean)
-        return torch.logsumexp(log_weights + self.log_density(mean + variance.sqrt() * nodes, y), 0)
+        return self._integrate(self.log_density, mean, variance, y, log=True)
 
     def log_expected_inverse_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:  # [..., B, P]
-        nodes, log_weights = self._nodes(mean)
-        return torch.logsumexp(log_weights - self.log_density(mean + variance.sqrt() * nodes, y), 0)
+        def inverse(f: Tensor, y: Tensor) -> Tensor:
+            return -self.log_density(f, y)
+
+        value = self._integrate(inverse, mean, variance, y, log=True)
+        if self.finite_loo:
+            return value
+        with torch.no_grad():
+            infinite = diverges(self._at(inverse, mean, variance, y), mean[..., 0].numel(), mean.device)
+        return torch.where(infinite.unflatten(0, mean.shape[:-1]), math.inf, value)
 
     def check_targets(self, y: Tensor) -> Tensor:
         return check_real_targets(y, self.num_latents, missing=True)
@@ -312,13 +395,16 @@ class Elementwise(Likelihood):
     def log_expected_inverse_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
     ) -> Tensor:
-        if noise is not None and self.finite_loo:
+        if noise is not None:
             return super().log_expected_inverse_prob(mean, variance, y, noise)
-        exact = self._sum(self.log_expected_inverse_density, y, mean, variance)
-        if noise is None:
-            return exact
-        # An average of samples is finite even where the integral is not: it must not pass for an estimate.
-        return torch.where(torch.isinf(exact), math.inf, super().log_expected_inverse_prob(mean, variance, y, noise))
+        return self._sum(self.log_expected_inverse_density, y, mean, variance)
+
+    @property
+    def _one_each(self) -> bool:
+        return True
+
+    def _diverges(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        return torch.isinf(self._sum(self.log_expected_inverse_density, y, mean, variance))
 
     def _nodes(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         return align(gauss_hermite(), mean)  # one rule for each output by itself
@@ -333,61 +419,14 @@ class Elementwise(Likelihood):
         return torch.where(missing, 0.0, values).sum(-1)
 
 
+def _along(integrand: Callable[[Tensor, Tensor], Tensor], direction: Tensor, z: Tensor, rows: Tensor) -> Tensor:
+    """An integrand over several latents, at distances z along a direction [Q]."""
+    return integrand(z[..., None] * direction, rows)
+
+
 def chunks(noise: Tensor) -> tuple[Tensor, ...]:
     """Draws [S, ...] in parts that a cache can hold what is made of them."""
     return noise.split(max(1, CHUNK_NUMBERS // max(1, noise[0].numel())))
-
-
-@lru_cache(maxsize=8)
-def gauss_hermite(num_nodes: int = HERMITE_NODES) -> tuple[Tensor, Tensor]:
-    """Points [H, 1] and log weights [H] for expectations under a standard normal."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
-    return torch.from_numpy(nodes)[:, None], torch.from_numpy(np.log(weights) - 0.5 * math.log(2 * math.pi))
-
-
-@lru_cache(maxsize=8)
-def normal_nodes(num_latents: int, num_nodes: int = SOBOL_NODES) -> tuple[Tensor, Tensor]:
-    """Scrambled Sobol points [H, Q] of a standard normal and their log weights [H]; the same ones at every call."""
-    engine = torch.quasirandom.SobolEngine(num_latents, scramble=True, seed=0)
-    uniform = engine.draw(num_nodes, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
-    nodes = torch.special.ndtri(uniform)
-    return nodes, torch.full((num_nodes,), -math.log(num_nodes), dtype=torch.float64)
-
-
-def align(rule: tuple[Tensor, Tensor], mean: Tensor) -> tuple[Tensor, Tensor]:
-    """The points [H, Q] and log weights [H] of a rule, shaped to broadcast with mean [..., B, Q] from the left."""
-    nodes, log_weights = rule
-    ones = (1,) * (mean.ndim - 1)
-    return nodes.to(mean).reshape(-1, *ones, nodes.shape[-1]), log_weights.to(mean).reshape(-1, *ones, 1)
-
-
-def trapezoid(low: Tensor, high: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Equidistant points [H, ...] from low to high, and their distance [...].
-
-    The plain sum of an analytic integrand that has died away at both ends converges exponentially. The points are not
-    differentiated: the integral does not depend on them.
-    """
-    low, high = low.detach(), high.detach()
-    steps = torch.linspace(0, 1, num_nodes, dtype=low.dtype, device=low.device).reshape(-1, *(1,) * low.ndim)
-    return low + (high - low) * steps, (high - low) / (num_nodes - 1)
-
-
-def log_expectation(
-    log_values: Callable[[Tensor], Tensor],
-    mean: Tensor,
-    variance: Tensor,
-    low: Tensor,
-    high: Tensor,
-    num_nodes: int = 128,
-) -> Tensor:
-    """log E[exp(log_values(f))], f ~ N(mean, variance), for an integrand that lives between low and high.
-
-    These are in standard deviations from the mean: the trapezoidal rule works where the integrand is, which may be far
-    from where q is, and at its width.
-    """
-    z, step = trapezoid(low, high, num_nodes)
-    log_weights = step.log() - 0.5 * (math.log(2 * math.pi) + z.square())
-    return torch.logsumexp(log_weights + log_values(mean + variance.sqrt() * z), 0)
 
 
 def as_targets(y: Tensor) -> Tensor:

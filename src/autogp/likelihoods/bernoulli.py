@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autogp.likelihoods.base import REACH, Elementwise, check_real_targets, log_expectation
+from autogp.likelihoods.base import Elementwise, check_real_targets
+from autogp.likelihoods.quadrature import REACH, log_expectation
 
 __all__ = ["Bernoulli"]
 

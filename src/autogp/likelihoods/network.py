@@ -6,7 +6,9 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import InfiniteLOOError, Likelihood, align, check_real_targets, chunks, normal_nodes
+from autogp.likelihoods.base import InfiniteLOOError, Likelihood, check_real_targets, chunks
+from autogp.likelihoods.quadrature import expectation
+from autogp.likelihoods.sampling import log_mean
 from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["Network"]
@@ -80,13 +82,21 @@ class Network(Likelihood):
         if noise is not None:
             return super().log_expected_prob(mean, variance, y, noise)
         # Given the nodes the outputs are independent Gaussians, so only the nodes need points.
-        points, log_weights = align(normal_nodes(self.num_nodes), mean)
-        weights, nodes = self._split(mean)
-        weight_variance, node_variance = self._split(variance)
-        nodes = nodes + node_variance.sqrt() * points[..., None, :]
-        spread = (weight_variance * nodes.square()).sum(-1) + self.variance.to(mean.dtype)
-        values = _log_normal(y, (weights * nodes).sum(-1), spread)
-        return torch.logsumexp(log_weights.squeeze(-1) + values, 0)
+        weights, nodes = (part.flatten(0, -3).double() for part in self._split(mean))  # [N, P, nodes], [N, 1, nodes]
+        weight_variance, node_variance = (part.flatten(0, -3).double() for part in self._split(variance))
+        noise_variance = self.variance
+        targets = y.double()
+
+        def log_prob(z: Tensor, rows: Tensor) -> Tensor:  # [H, n] from z [H, n, nodes]
+            g = nodes[rows] + node_variance[rows].sqrt() * z[..., None, :]
+            spread = (weight_variance[rows] * g.square()).sum(-1) + noise_variance
+            return _log_normal(targets[rows % len(y)], (weights[rows] * g).sum(-1), spread)
+
+        if self.num_nodes == 1:
+            value = expectation(lambda z, rows: log_prob(z[..., None], rows)[..., None], len(nodes), y.device, log=True)
+        else:
+            value = log_mean(log_prob, len(nodes), self.num_nodes, y.device)
+        return value.reshape(mean.shape[:-1]).to(mean.dtype)
 
     def log_expected_inverse_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None

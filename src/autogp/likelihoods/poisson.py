@@ -3,14 +3,8 @@
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import (
-    REACH,
-    Elementwise,
-    InfiniteLOOError,
-    as_targets,
-    check_real_targets,
-    log_expectation,
-)
+from autogp.likelihoods.base import Elementwise, InfiniteLOOError, as_targets, check_real_targets
+from autogp.likelihoods.quadrature import REACH, log_expectation
 from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["Poisson"]

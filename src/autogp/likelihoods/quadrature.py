@@ -1,0 +1,265 @@
+"""Expectations under a Gaussian over one latent, by quadrature to a tolerance.
+
+An integrand is known by its values at standard normal z, or by their logarithm. A few points are enough for most rows.
+Where an error estimate says that they are not, the points move to where the integrand is, and their number grows until
+the estimate is met. The points are not differentiated: the integral does not depend on them.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = [
+    "REACH",
+    "Integrand",
+    "align",
+    "diverges",
+    "expectation",
+    "gauss_hermite",
+    "log_expectation",
+    "log_normal",
+    "trapezoid",
+]
+
+HERMITE_NODES = 20  # exact for polynomials of degree 39
+REACH = 8.5  # standard deviations at which a Gaussian has fallen by exp(-36)
+TOLERANCE = 1e-6  # of one latent: relative to the integral of the absolute value
+LEGENDRE_NODES = 10
+FIRST_PANELS = 8
+MAX_HALVINGS = 45
+MAX_PANELS = 64  # of a row that are halved at a time: more means that rounding, not the rule, is what differs
+NEGLIGIBLE = 45.0  # nats below the largest value
+UNDERFLOW = -80.0  # a log density that is minus infinity beyond such a value may be one that underflows
+
+# Values, or their logarithms, at z [H, n] of n of the rows, [H, n, C]; of several latents [H, n] at z [H, n, Q].
+Integrand = Callable[[Tensor, Tensor], Tensor]
+
+
+@lru_cache(maxsize=8)
+def gauss_hermite(num_nodes: int = HERMITE_NODES) -> tuple[Tensor, Tensor]:
+    """Points [H, 1] and log weights [H] for expectations under a standard normal."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
+    return torch.from_numpy(nodes)[:, None], torch.from_numpy(np.log(weights) - 0.5 * math.log(2 * math.pi))
+
+
+def align(rule: tuple[Tensor, Tensor], mean: Tensor) -> tuple[Tensor, Tensor]:
+    """The points [H, Q] and log weights [H] of a rule, shaped to broadcast with mean [..., B, Q] from the left."""
+    nodes, log_weights = rule
+    ones = (1,) * (mean.ndim - 1)
+    return nodes.to(mean).reshape(-1, *ones, nodes.shape[-1]), log_weights.to(mean).reshape(-1, *ones, 1)
+
+
+def trapezoid(low: Tensor, high: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Equidistant points [H, ...] from low to high, and their distance [...].
+
+    The plain sum of an analytic integrand that has died away at both ends converges exponentially.
+    """
+    low, high = low.detach(), high.detach()
+    steps = torch.linspace(0, 1, num_nodes, dtype=low.dtype, device=low.device).reshape(-1, *(1,) * low.ndim)
+    return low + (high - low) * steps, (high - low) / (num_nodes - 1)
+
+
+def log_expectation(
+    log_values: Callable[[Tensor], Tensor],
+    mean: Tensor,
+    variance: Tensor,
+    low: Tensor,
+    high: Tensor,
+    num_nodes: int = 128,
+) -> Tensor:
+    """log E[exp(log_values(f))], f ~ N(mean, variance), for an integrand that is known to live between low and high.
+
+    These are in standard deviations from the mean: the trapezoidal rule works where the integrand is, which may be far
+    from where q is, and at its width.
+    """
+    z, step = trapezoid(low, high, num_nodes)
+    return torch.logsumexp(log_normal(z) + step.log() + log_values(mean + variance.sqrt() * z), 0)
+
+
+def expectation(integrand: Integrand, num_rows: int, device: torch.device, log: bool) -> Tensor:
+    """E[v(z)], z ~ N(0, 1), for every row and each of its C values, [n, C]; with `log` log E[exp(v(z))].
+
+    First the trapezoidal rule with a step of 1/2, whose error is about the square of that with a step of 1. Rows in
+    which the two differ, or which have not died away at the ends, go to panels that are halved where that matters.
+    """
+    rows = torch.arange(num_rows, device=device)
+    z = torch.linspace(-REACH, REACH, int(4 * REACH) + 1, dtype=torch.float64, device=device)[:, None]
+    values = integrand(z.expand(-1, num_rows), rows)
+    log_weights = (log_normal(z) + math.log(0.5))[..., None]  # [H, 1, 1]
+    found = _sum(values, log_weights, log)
+    with torch.no_grad():
+        size = _log_size(values, log_weights, log)
+        whole = size.logsumexp(0)
+        top = size.amax(0)
+        signs = 1.0 if log else values.sign()
+        terms = torch.exp(size - top) * signs
+        error = (terms.sum(0) - 2 * terms[::2].sum(0)).abs() / (whole - top).exp()
+        ends = torch.maximum(size[0], size[-1]) - whole
+        bad = ~(error <= TOLERANCE) | (ends > math.log(TOLERANCE) - 4)
+        rough = bad.any(-1).nonzero().squeeze(-1)
+    if not len(rough):
+        return found
+    exact = _by_panels(lambda z, chosen: integrand(z, rough[chosen]), len(rough), device, log)
+    return found.index_put((rough,), exact)
+
+
+def diverges(integrand: Integrand, num_rows: int, device: torch.device) -> Tensor:
+    """Whether E[exp(v(z))] is infinite, [n, C], from v at ever larger |z|: exp(v) N(z; 0, 1) does not die away.
+
+    A value of infinity means that the density whose inverse this is has underflowed, where the value before it was
+    already large, and else that the density is zero.
+    """
+    sides = []
+    for side in (-1.0, 1.0):
+        z = side * _ladder(100.0, device)
+        values = _far(integrand, z, num_rows)
+        size = values + log_normal(z)[:, None, None]
+        zero = torch.isposinf(values[1:]) & (values[:-1] < -UNDERFLOW)
+        known = torch.isfinite(size).cumprod(0).bool()
+        falling = torch.where(known[1:], size[1:] < size[:-1], True)
+        last = known.sum(0).clamp_min(2) - 2  # the last known step
+        sides.append(zero.any(0) | ~falling.gather(0, last[None])[0])
+    return sides[0] | sides[1]
+
+
+class _Panels(NamedTuple):
+    """Parts of the range of each row's integrand, in t where z = sinh(t)."""
+
+    row: Tensor  # [n]
+    low: Tensor
+    high: Tensor
+
+    def halves(self) -> "_Panels":
+        middle = 0.5 * (self.low + self.high)
+        low, high = torch.stack([self.low, middle], -1).flatten(), torch.stack([middle, self.high], -1).flatten()
+        return _Panels(self.row.repeat_interleave(2), low, high)
+
+    def values(self, integrand: Integrand) -> tuple[Tensor, Tensor]:
+        """The integrand [H, n, C] at the Gauss-Legendre points of each panel, and their log weights [H, n, 1]."""
+        nodes, weights = (torch.from_numpy(part).to(self.low) for part in _legendre())
+        width = 0.5 * (self.high - self.low)
+        t = 0.5 * (self.low + self.high) + width * nodes[:, None]
+        z = t.sinh()
+        log_weights = log_normal(z) + t.cosh().log() + width.log() + weights.log()[:, None]
+        return integrand(z, self.row), log_weights[..., None]
+
+
+def _by_panels(integrand: Integrand, num_rows: int, device: torch.device, log: bool) -> Tensor:
+    """By panels, each halved until its halves agree with it within the tolerance of the whole integral."""
+    with torch.no_grad():
+        done, active = [], _first_panels(integrand, num_rows, device, log)
+        size, signed = _integrals(active, integrand, log)  # logarithm and sign of each panel's integral, [n, C]
+        settled = torch.full((num_rows, size.shape[-1]), -math.inf, dtype=torch.float64, device=device)
+        for _ in range(MAX_HALVINGS):
+            total = _logaddexp_rows(settled, active.row, size)
+            halves = active.halves()
+            half_size, half_sign = _integrals(halves, integrand, log)
+            scale = torch.maximum(total, _logaddexp_rows(settled, halves.row, half_size))[active.row]
+            scale = torch.where(scale > -math.inf, scale, 0.0)
+            parts = (torch.exp(half_size - scale.repeat_interleave(2, 0)) * half_sign).unflatten(0, (-1, 2)).sum(1)
+            apart = (torch.exp(size - scale) * signed - parts).abs().amax(-1)
+            open_ = ~(apart <= TOLERANCE)
+            open_ &= torch.bincount(active.row[open_], minlength=num_rows)[active.row] <= MAX_PANELS
+            both = open_.repeat_interleave(2)
+            done.append(_Panels(*(part[~both] for part in halves)))
+            settled = _logaddexp_rows(settled, halves.row[~both], half_size[~both])
+            active = _Panels(*(part[both] for part in halves))
+            size, signed = half_size[both], half_sign[both]
+            if not open_.any():
+                break
+        done.append(active)
+        panels = _Panels(*(torch.cat(parts) for parts in zip(*done, strict=True)))
+    values, log_weights = panels.values(integrand)
+    if not log:
+        sums = (log_weights.exp() * values).sum(0)  # [n, C]
+        return sums.new_zeros(num_rows, sums.shape[-1]).index_add(0, panels.row, sums)
+    sums = (values + log_weights).logsumexp(0)
+    return _logaddexp_rows(torch.full_like(settled, -math.inf), panels.row, sums)
+
+
+def _first_panels(integrand: Integrand, num_rows: int, device: torch.device, log: bool) -> _Panels:
+    """Equal panels over the part of each row's range in which the integrand is not negligible.
+
+    Values that are numbers, not logarithms, are at most exp(709): no Gaussian lets them count beyond 2^6.
+    """
+    ladder = _ladder(60.0 if log else 6.0, device)
+    z = torch.cat([-ladder.flip(0), ladder.new_zeros(1), ladder])
+    rows = torch.arange(num_rows, device=device)
+    values = _far(integrand, z, num_rows)
+    size = _log_size(values, log_normal(z)[:, None, None], log)
+    size = torch.where(torch.isfinite(size), size, -math.inf)
+    large = (size > size.amax(0) - NEGLIGIBLE).any(-1)  # [H, n]
+    order = torch.arange(len(z), device=device)[:, None]
+    first = torch.where(large, order, len(z)).amin(0) - 1
+    last = torch.where(large, order, -1).amax(0) + 1
+    low = z[first.clamp(0, len(z) - 1)].asinh()
+    high = z[last.clamp(0, len(z) - 1)].asinh()
+    low, high = torch.where(low < high, low, -math.asinh(REACH)), torch.where(low < high, high, math.asinh(REACH))
+    edges = low + (high - low) * torch.linspace(0, 1, FIRST_PANELS + 1, dtype=z.dtype, device=device)[:, None]
+    return _Panels(rows.repeat(FIRST_PANELS), edges[:-1].flatten(), edges[1:].flatten())
+
+
+def _ladder(octaves: float, device: torch.device) -> Tensor:
+    """Distances from 1/4 to 2^octaves: fine where a Gaussian is, then ever coarser."""
+    fine = torch.arange(-2.0, 6.0, 0.5)
+    far = torch.arange(6.0, 20.0, 1.0)
+    farther = torch.arange(20.0, 101.0, 4.0)
+    exponents = torch.cat([fine, far, farther]).double()
+    return torch.exp2(exponents[exponents <= octaves]).to(device)
+
+
+def _far(integrand: Integrand, z: Tensor, num_rows: int) -> Tensor:
+    """Values [H, n, C] at the same z [H] in every row; NaN where the integrand refuses so large a number.
+
+    A density of torch.distributions raises ValueError where a scale has become 0 or infinite.
+    """
+    rows = torch.arange(num_rows, device=z.device)
+    try:
+        return integrand(z[:, None].expand(-1, num_rows), rows)
+    except ValueError:
+        if len(z) == 1:
+            return z.new_full((1, num_rows, 1), math.nan)
+    parts = [_far(integrand, half, num_rows) for half in z.split((len(z) + 1) // 2)]
+    width = max(part.shape[-1] for part in parts)
+    return torch.cat([part.expand(-1, -1, width) for part in parts])
+
+
+def _integrals(panels: _Panels, integrand: Integrand, log: bool) -> tuple[Tensor, Tensor]:
+    """Logarithm of the absolute value of each panel's integral, and its sign, [n, C]."""
+    values, log_weights = panels.values(integrand)
+    if log:
+        size = (torch.where(torch.isnan(values), -math.inf, values) + log_weights).logsumexp(0)
+        return size, torch.ones_like(size)
+    sums = (log_weights.exp() * values).sum(0)
+    return sums.abs().log(), sums.sign()
+
+
+def _logaddexp_rows(start: Tensor, row: Tensor, size: Tensor) -> Tensor:
+    """log(exp(start) + sum of exp(size) over the entries of each row), [R, C] from [R, C], [n] and [n, C]."""
+    with torch.no_grad():
+        top = start.scatter_reduce(0, row[:, None].expand_as(size), size, "amax").clamp_min(torch.finfo(size.dtype).min)
+    total = torch.exp(start - top).index_add(0, row, torch.exp(size - top[row]))
+    return total.log() + top
+
+
+def _sum(values: Tensor, log_weights: Tensor, log: bool) -> Tensor:
+    return (values + log_weights).logsumexp(0) if log else (log_weights.exp() * values).sum(0)
+
+
+def _log_size(values: Tensor, log_weights: Tensor, log: bool) -> Tensor:
+    return (values if log else values.abs().log()) + log_weights
+
+
+def log_normal(z: Tensor) -> Tensor:
+    return -0.5 * (z.square() + math.log(2 * math.pi))
+
+
+@lru_cache(maxsize=1)
+def _legendre() -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(LEGENDRE_NODES)
+    return nodes, weights
