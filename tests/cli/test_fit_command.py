@@ -31,7 +31,7 @@ def test_says_what_it_assumed_and_leaves_the_model_alone(run: Run, tmp_path: Pat
         "100 rows",
         "classification of survived, 2 classes: no, yes (the target holds text)",
         "5 inputs, encoded in 10 columns: id, sex, port, age, fare",
-        "'name' is left out: it is text with more than 50 different values",
+        "'name' is left out: it is text with 100 different values in 100 rows",
         "'sex' is text with 2 categories",
         "missing values, taken as the mean",
         "leave-one-out",

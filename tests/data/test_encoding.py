@@ -152,8 +152,9 @@ def test_text_like_names_is_left_out() -> None:
         }
     )
     encoder = TableEncoder.fit(table.to_batches(max_chunksize=9))
-    assert columns(encoder) == ["few=a", "few=b"]
-    assert encoder.ignored["name"] == "it is text with more than 50 different values"
+    assert columns(encoder) == ["code 1", "code 2", "code 3", "few=a", "few=b"]
+    assert encoder.ignored["name"] == "it is text with 300 different values in 300 rows"
+    assert encoder.notes[1] == "'code' is text with 60 categories, each placed by the targets of its rows"
     encoder = TableEncoder.fit([table.slice(0, 20)])
     assert encoder.ignored["name"] == "it is text with 20 different values in 20 rows"
     with pytest.raises(ValueError, match="no column is of use as an input: 'name' is left out: it is text"):
@@ -302,7 +303,7 @@ def changed(position: int, **values: Any) -> Any:
         changed(1, categories=["a", 1]),
         changed(1, categories=["b", "a"]),
         changed(1, categories=["a", "a"]),
-        changed(1, categories=[f"{number:03d}" for number in range(51)]),
+        changed(1, categories=[f"{number:06d}" for number in range(100_001)]),
         changed(4, reason=None),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from autogp.data.columns import describe_unusable, is_number, is_text, numbers_of, texts_of
-from autogp.data.texts import MOST_CATEGORIES, Text, TextFit, Unseen
+from autogp.data.texts import MOST_CATEGORIES, ManyTexts, Text, TextFit, Unseen
 
 __all__ = ["EncoderFit", "TableEncoder"]
 
@@ -55,7 +55,7 @@ class Ignored:
         return f"{self.name!r} is left out: {self.reason}"
 
 
-KINDS = {"number": Number, "text": Text, "ignored": Ignored}
+KINDS = {"number": Number, "text": Text, "many_texts": ManyTexts, "ignored": Ignored}
 
 
 class TableEncoder:
@@ -94,8 +94,8 @@ class TableEncoder:
         self.used = [part.name for part in used]
         self.complete = not self.categories and not any(part.missing for part in used)
         self.groups: list[tuple[Any, list[int], list[Any]]] = []
-        for kind in (Number, Text):
-            chosen = [position for position, part in enumerate(used) if isinstance(part, kind)]
+        for kind in (Number, Text, ManyTexts):
+            chosen = [position for position, part in enumerate(used) if type(part) is kind]
             if chosen:
                 self.groups.append((kind, chosen, [used[position] for position in chosen]))
 
@@ -253,7 +253,8 @@ class EncoderFit:
         """What `add` returned, [B, inputs], as the encoder of all rows gives it, float64 [B, C]."""
         x = x[:, [self.names.index(name) for name in encoder.used]].astype(np.float64)
         for name, categories in encoder.categories.items():
-            codes = np.array([categories.index(category) for category in self.texts[name].categories] + [np.nan])
+            places = {category: code for code, category in enumerate(categories)}
+            codes = np.array([places[category] for category in self.texts[name].categories] + [np.nan])
             column = x[:, encoder.used.index(name)]
             column[:] = codes[np.where(np.isnan(column), -1, column).astype(np.int64)]
         return x
@@ -287,7 +288,7 @@ def _checked(column: Any) -> Number | Text | Ignored:
         raise ValueError(f"{place} must have a whole number of missing rows")
     if kind is Number and not (type(values["mean"]) is float and math.isfinite(values["mean"])):
         raise ValueError(f"{place} must have a finite mean")
-    if kind is Text:
+    if kind in (Text, ManyTexts):
         found = values["categories"]
         if not isinstance(found, list) or not all(isinstance(category, str) for category in found):
             raise ValueError(f"{place} must have a list of categories")

@@ -11,9 +11,10 @@ import pyarrow.compute
 
 from autogp.data.columns import NUMBER, texts_of
 
-__all__ = ["MOST_CATEGORIES", "Text", "TextFit", "Unseen"]
+__all__ = ["MOST_CATEGORIES", "ManyTexts", "Text", "TextFit", "Unseen"]
 
-MOST_CATEGORIES = 50
+MOST_ONE_HOT = 50  # categories that have a column each
+MOST_CATEGORIES = 100_000
 FEW_CATEGORIES = 10  # this many are never too many for the rows there are, nor a sign of numbers
 WHOLE_NUMBER = r"^[+-]?\d+$"
 NUMBER_WITH_COMMA = r"^[+-]?\d+(,\d+)+(\.\d*)?$|^[+-]?\d+(\.\d+)*,\d+$"  # 1,234.5 or 1.234,5
@@ -52,6 +53,16 @@ class Text:
                 unseen.add(part.name, int(absent.sum()))
             out[:, position] = codes
         return out
+
+
+@dataclass(frozen=True)
+class ManyTexts(Text):
+    """A column of text with so many categories that a model places them by what their targets are like."""
+
+    @property
+    def note(self) -> str:
+        """What was assumed, in a sentence."""
+        return f"{super().note}, each placed by the targets of its rows"
 
 
 class Unseen:
@@ -139,10 +150,11 @@ class TextFit:
                 "correct it, or leave it empty if the value is missing"
             )
         if count > MOST_CATEGORIES:
-            return f"it is text with more than {MOST_CATEGORIES} different values"
+            return f"it is text with more than {MOST_CATEGORIES:,} different values"
         if count > max(FEW_CATEGORIES, present / 2):
             return f"it is text with {count} different values in {present} rows"
-        return Text(self.name, sorted(self.categories), self.missing)
+        kind = Text if count <= MOST_ONE_HOT else ManyTexts
+        return kind(self.name, sorted(self.categories), self.missing)
 
 
 def _codes(column: Any, categories: list[str]) -> np.ndarray:

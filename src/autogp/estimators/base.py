@@ -212,8 +212,13 @@ class GPEstimator(BaseEstimator):
         if weights is not None and (weights == 0).any():
             rows, weights = Subset(rows, np.flatnonzero(weights)), weights[weights > 0]
 
-        features, summary = self._fit_features(rows, seed)
         self._gaps = Gaps.of(rows, self.encoder_, seed)
+        encoding = None if self.encoder_ is None else Columns.of(self.encoder_)
+        if encoding is not None:
+            y = targets_of(rows)
+            encoding.fit(WithTargets(rows, self._embedded_targets(np.asarray(y))), seed=seed)
+            rows = encoding.cross_fitted(rows, seed)
+        features, summary = self._fit_features(rows, encoding, seed)
         validation = None if validation is None else Filled(validation, self._gaps)
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         model = self._start_model(rows, features, likelihood, seed, by_class=strata is not None)
@@ -223,10 +228,15 @@ class GPEstimator(BaseEstimator):
             self._train_beside_gaps(model, rows, weights, validation, seed, callbacks)
         self.n_rows_ = summary.rows
         self._score_training_rows(rows, weights)
+        if encoding is not None:
+            encoding.settle()
 
-    def _fit_features(self, rows: Source, seed: int) -> tuple[Chain, Summary]:
+    def _embedded_targets(self, y: np.ndarray) -> np.ndarray:
+        """Numbers [N, P] by whose means categories are told apart."""
+        return y.reshape(len(y), -1).astype(np.float64)
+
+    def _fit_features(self, rows: Source, encoding: Columns | None, seed: int) -> tuple[Chain, Summary]:
         """The maps from rows to the kernel's inputs, in order, and the summary of the rows as numbers."""
-        encoding = None if self.encoder_ is None else Columns.of(self.encoder_)
         maps: list[nn.Module] = [] if encoding is None else [encoding]
         numbers = rows if encoding is None else Mapped(rows, encoding)
         summary = summarise(numbers, allow_missing_targets=True)

@@ -262,6 +262,11 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             raise ValueError(f"y holds the label {label!r} in row {row}, which is not among the classes {list(places)}")
         return found
 
+    def _embedded_targets(self, y: np.ndarray) -> np.ndarray:
+        """1 in the column of the class, else 0; for two classes one column."""
+        count = len(self.classes_)
+        return (y[:, None] == (np.arange(1, 2) if count == 2 else np.arange(count))).astype(np.float64)
+
     def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
         count = len(self.classes_)
         if isinstance(self.likelihood, Likelihood):

@@ -5,6 +5,7 @@ from autogp.features.cache import apply_frozen
 from autogp.features.columns import Categories, Columns, Numbers
 from autogp.features.components import PrincipalComponents
 from autogp.features.convolutional import Convolutional
+from autogp.features.embedding import Embedding
 from autogp.features.patches import PatchLayer
 from autogp.features.scaling import Scaling
 
@@ -13,6 +14,7 @@ __all__ = [
     "Chain",
     "Columns",
     "Convolutional",
+    "Embedding",
     "FeatureMap",
     "Numbers",
     "PatchLayer",

@@ -4,13 +4,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autogp.data import TableEncoder
+from autogp.data import Source, TableEncoder
 from autogp.data.encoding import Number
-from autogp.data.texts import Text
-from autogp.features.base import FeatureMap
+from autogp.data.texts import ManyTexts, Text
+from autogp.features.base import FeatureMap, as_rows
+from autogp.features.embedding import CrossFitted, Embedding
 
 __all__ = ["Categories", "Columns", "Numbers"]
 
@@ -53,13 +55,19 @@ class Columns(FeatureMap):
         fitting = all(len(chosen) == len(each.names) for chosen, each in pairs)
         if not fitting or not grouped or sorted(grouped) != list(range(len(grouped))):
             raise ValueError(f"inputs must name every column once, as many as each map takes, got {self.inputs}")
+        self.register_buffer("grouped", torch.tensor(grouped), persistent=False)
+        self.register_buffer("order", torch.zeros(0, dtype=torch.int64), persistent=False)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Puts the outputs in the order of the columns that they come from."""
+        pairs: Any = list(zip(self.inputs, self.maps, strict=True))
         origins: list[int] = [origin for chosen, each in pairs for origin in each.origins(chosen)]
         names: list[str] = [name for _, each in pairs for name in each.columns]
         order = sorted(range(len(origins)), key=origins.__getitem__)
         self.origin = [origins[place] for place in order]
         self.columns = [names[place] for place in order]
-        self.register_buffer("grouped", torch.tensor(grouped), persistent=False)
-        self.register_buffer("order", torch.tensor(order), persistent=False)
+        self.order = torch.tensor(order)
 
     @classmethod
     def of(cls, encoder: TableEncoder) -> "Columns | None":
@@ -68,6 +76,31 @@ class Columns(FeatureMap):
             return None
         maps = [MAPS[kind].of(parts) for kind, _, parts in encoder.groups]
         return cls([columns for _, columns, _ in encoder.groups], maps)
+
+    def fit(self, X: Any, y: Any = None, seed: int = 0) -> "Columns":
+        """Places the categories of columns that have many, by the targets [N, P] of rows [N, C]."""
+        source = as_rows(X)
+        for chosen, each in self._learning:
+            each.fit(_Selected(source, chosen), seed=seed)
+        self._arrange()
+        return self
+
+    def cross_fitted(self, source: Source, seed: int) -> Source:
+        """The rows that `fit` saw, as they are to be learnt from."""
+        for chosen, each in self._learning:
+            source = CrossFitted(source, chosen, each.sizes, seed)
+        return source
+
+    def settle(self) -> None:
+        """Forgets what only rows of training need."""
+        for _, each in self._learning:
+            each.settle()
+
+    @property
+    def _learning(self) -> list[tuple[list[int], Any]]:
+        """Maps that learn from targets, with the columns that they take."""
+        pairs: Any = zip(self.inputs, self.maps, strict=True)
+        return [(chosen, each) for chosen, each in pairs if each.from_targets]
 
     def resembles(self, other: "Columns") -> bool:
         """Whether the other takes the same columns in the same way, whatever it has learnt about them."""
@@ -82,6 +115,20 @@ class Columns(FeatureMap):
 
     def origins(self, columns: Sequence[int | None]) -> list[int | None]:
         return [columns[origin] for origin in self.origin]
+
+
+class _Selected:
+    """Some columns of the rows of a source."""
+
+    def __init__(self, source: Source, columns: list[int]) -> None:
+        self.source, self.columns = source, columns
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def rows(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        x, y = self.source.rows(indices)
+        return x[:, self.columns], y
 
 
 class Numbers(FeatureMap):
@@ -173,4 +220,9 @@ class Categories(FeatureMap):
         return [columns[place] for place in self.origin.tolist()]
 
 
-MAPS: dict[type, Any] = {Number: Numbers, Text: Categories}  # for each kind of column of an encoder
+# For each kind of column of an encoder.
+MAPS: dict[type, Any] = {
+    Number: Numbers,
+    Text: Categories,
+    ManyTexts: Embedding,
+}
