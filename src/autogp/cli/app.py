@@ -59,6 +59,7 @@ class Experiment(StrEnum):
 
     DIGITS = "digits"
     MNIST = "mnist"
+    MNIST8M = "mnist8m"
     RECTANGLES = "rectangles"
     CIFAR10 = "cifar10"
     SARCOS = "sarcos"

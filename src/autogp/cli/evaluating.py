@@ -1,5 +1,6 @@
 """The commands `autogp evaluate` and `autogp report`: predictions against what a file holds."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from autogp.cli.predicting import QUANTILES
 from autogp.cli.terminal import Terminal
 from autogp.cli.writing import check_writable
 from autogp.data import ArraySource, check_finite, open_source
+from autogp.estimators.inputs import targets_of
+from autogp.training.distributed import processes
 
 __all__ = ["evaluate_file", "report_file"]
 
@@ -100,10 +103,20 @@ def _listed(classes: np.ndarray) -> str:
 
 
 def _scores(model: Any, source: ArraySource) -> dict[str, float]:
+    among = processes()
+
+    def shared(function: Callable[[Any], np.ndarray]) -> np.ndarray:
+        """Of all rows, in order; each process has a part of them."""
+        if len(source) < among.count:
+            return function(source)
+        return np.concatenate(among.gather(lambda: function(among.part(source))))
+
     if is_classifier(model):
-        return metrics.class_scores(_codes(model, source), model.predict_proba(source))
-    mean = model.predict(source)
+        return metrics.class_scores(_codes(model, source), shared(model.predict_proba))
+    mean = shared(model.predict)
     if source.y.shape != mean.shape:
         raise ValueError(f"the data has targets of shape {source.y.shape[1:]}, the model of shape {mean.shape[1:]}")
-    low, high = np.moveaxis(model.predict(source, quantiles=[QUANTILES["q05"], QUANTILES["q95"]]), -1, 0)
-    return metrics.number_scores(source.y, mean, model.log_density(source, source.y), (low, high))
+    limits = [QUANTILES["q05"], QUANTILES["q95"]]
+    low, high = np.moveaxis(shared(lambda rows: model.predict(rows, quantiles=limits)), -1, 0)
+    density = shared(lambda rows: model.log_density(rows, targets_of(rows)))
+    return metrics.number_scores(source.y, mean, density, (low, high))

@@ -1,5 +1,6 @@
 """The command `autogp fit`: a file becomes a model file."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from autogp.data.readers import column_names
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import describe
 from autogp.features import Columns
+from autogp.training.distributed import processes
 
 __all__ = ["fit_file"]
 
@@ -33,13 +35,8 @@ def fit_file(
     resume: bool,
 ) -> None:
     """Trains and saves; `settings` are arguments of the estimator."""
-    check_writable(out, data)
-    folder = out.with_name(out.name + ".training")
-    if resume and not folder.is_dir():
-        raise ValueError(f"there is no interrupted training in {folder}: leave out --resume")
-    if not resume and folder.exists():
-        raise ValueError(f"{folder} holds an interrupted training: go on with --resume, or delete the folder")
-
+    among, folder = processes(), out.with_name(out.name + ".training")
+    among.from_first(lambda: _check_places(data, out, folder, resume))
     source = _open(data, target, ignore)
     found = find_task(source, task)
     _tell(terminal, data, source, found)
@@ -50,15 +47,17 @@ def fit_file(
         model = GPRegressor(likelihood="poisson" if found.task == "count" else "gaussian", **settings)
     try:
         model.fit(source, found.y)
-        model.save(out)
+        if among.first:
+            model.save(out)
     except BaseException as error:
         saved = any(folder.glob("step-*"))
-        if not saved:
+        if not saved and among.first:
             shutil.rmtree(folder, ignore_errors=True)
         if type(error) is KeyboardInterrupt:  # in the middle of a step
             raise KeyboardInterrupt(f"interrupted; {RESUME if saved else 'nothing was saved'}") from None
         raise
-    shutil.rmtree(folder, ignore_errors=True)
+    if among.first:
+        shutil.rmtree(folder, ignore_errors=True)
 
     terminal.say(describe(model))
     if settings.get("time_budget") and model.history_[-1]["seconds"] >= settings["time_budget"]:
@@ -66,6 +65,16 @@ def fit_file(
     terminal.say(f"saved in {out}; next: autogp predict {out} NEW_DATA --out predictions.csv")
     notes = [*source.notes, found.assumption] if found.assumption else source.notes
     terminal.result({"model": str(out), "task": found.task, **facts(model), "notes": notes})
+
+
+def _check_places(data: Path, out: Path, folder: Path, resume: bool) -> None:
+    check_writable(out, data)
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun goes on by itself after a worker has died
+        return
+    if resume and not folder.is_dir():
+        raise ValueError(f"there is no interrupted training in {folder}: leave out --resume")
+    if not resume and folder.exists():
+        raise ValueError(f"{folder} holds an interrupted training: go on with --resume, or delete the folder")
 
 
 def _open(data: Path, target: str | None, ignore: list[str]) -> ArraySource:

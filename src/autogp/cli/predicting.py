@@ -1,7 +1,8 @@
 """The command `autogp predict`: a file of any size becomes a table of predictions."""
 
 from collections.abc import Iterator
-from itertools import chain
+from contextlib import ExitStack
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from autogp.cli.models import encoder_for, open_model
 from autogp.cli.terminal import Terminal
 from autogp.cli.writing import check_writable, table_writer
 from autogp.data import ArraySource, Unseen, read_rows
+from autogp.training.distributed import processes
 
 __all__ = ["QUANTILES", "predict_file"]
 
@@ -27,7 +29,7 @@ def predict_file(terminal: Terminal, model_path: Path, data: Path, out: Path | N
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise typer.BadParameter(f"{out} should end in .csv or .parquet", param_hint="--out")
-        check_writable(out, data)
+        processes().from_first(lambda: check_writable(out, data))
     model = open_model(model_path)
     unseen = Unseen()
     rows = read_rows(data, encoder_for(model, data), unseen)
@@ -63,13 +65,20 @@ def predictions(model: Any, x: np.ndarray) -> pa.RecordBatch:
 
 
 def _write(terminal: Terminal, model: Any, rows: Iterator[np.ndarray], out: Path) -> int:
-    first = predictions(model, next(rows))
-    count = 0
-    with table_writer(out, first.schema) as writer, terminal.err.status("predicting") as status:
-        for batch in chain([first], (predictions(model, x) for x in rows)):
-            writer.write_batch(batch)
-            count += batch.num_rows
-            status.update(f"predicting, {count:,} rows")
+    among, count = processes(), 0
+    start = next(rows)
+    schema = predictions(model, start[:1]).schema
+    pieces = chain([start], rows)
+    with ExitStack() as stack:
+        status = stack.enter_context(terminal.err.status("predicting")) if among.first else None
+        writer = stack.enter_context(table_writer(out, schema)) if among.first else None
+        while group := list(islice(pieces, among.count)):  # one piece for each process
+            own = group[among.rank] if among.rank < len(group) else start[:0]
+            for batch in among.gather(lambda own=own: predictions(model, own) if len(own) else None):
+                count += 0 if batch is None else batch.num_rows
+                if writer is not None and status is not None and batch is not None:
+                    writer.write_batch(batch)
+                    status.update(f"predicting, {count:,} rows")
     return count
 
 

@@ -35,8 +35,9 @@ class Terminal:
     """
 
     def __init__(self, json: bool) -> None:
-        self.json = json
-        self.out = Console(highlight=False, quiet=json)
+        self.rank = int(os.environ.get("RANK", "0"))  # among the processes of torchrun, of which process 0 alone talks
+        self.json = json and not self.rank
+        self.out = Console(highlight=False, quiet=json or self.rank > 0)
         self.err = Console(highlight=False, stderr=True)
 
     def say(self, text: str) -> None:
@@ -54,7 +55,8 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """Tells what a person should know, on standard error."""
-        self.err.print(_text(text, "note: ", "yellow"), soft_wrap=True)
+        if not self.rank:
+            self.err.print(_text(text, "note: ", "yellow"), soft_wrap=True)
 
     def result(self, values: dict[str, Any]) -> None:
         """The one JSON object, where that was asked for."""
@@ -69,7 +71,7 @@ class Terminal:
         except OSError:  # standard output itself is what is wrong: what it still holds must not fail again at the end
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        self.err.print(_text(text, label, "bold red"), soft_wrap=True)
+        self.err.print(_text(text, f"process {self.rank}: {label}" if self.rank else label, "bold red"), soft_wrap=True)
 
 
 def _text(text: str, label: str = "", style: str = "") -> Text:
@@ -88,12 +90,14 @@ def reporting(json: bool, debug: bool) -> Iterator[Terminal]:
         except (typer.Exit, typer.BadParameter, BrokenPipeError):
             raise
         except KeyboardInterrupt as stop:
-            terminal.fail(str(stop).replace("resume from there", RESUME) or "interrupted", label="")
+            if not terminal.rank:
+                terminal.fail(str(stop).replace("resume from there", RESUME) or "interrupted", label="")
             raise typer.Exit(getattr(stop, "exit_code", 130)) from None
         except Exception as error:
             if debug:
                 terminal.err.print(_text(traceback.format_exc()), soft_wrap=True, end="")
-            terminal.fail(_in_words(error))
+            if not (terminal.rank and "shared" in vars(error)):  # process 0 tells of what all of them raise
+                terminal.fail(_in_words(error))
             raise typer.Exit(1) from None
 
 

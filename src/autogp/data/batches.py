@@ -25,15 +25,19 @@ class Batches:
         source: The data.
         batch_size: The most rows B in a batch.
         seed: Not negative.
+        total: The number of rows of the whole data, where several processes have a part each.
+        first: The number of this source's first row among them. A process loads its own rows of each batch.
 
     Example:
         >>> from autogp.data import ArraySource
         >>> batches = Batches(ArraySource(np.eye(10)), batch_size=4, seed=0)
         >>> batches.steps_per_epoch, [len(batches.indices(step)) for step in range(4)]
         (3, [4, 3, 3, 4])
+        >>> Batches(ArraySource(np.eye(5)), batch_size=4, seed=0, total=10, first=5).own(0)
+        slice(2, 4, None)
     """
 
-    def __init__(self, source: Source, batch_size: int, seed: int) -> None:
+    def __init__(self, source: Source, batch_size: int, seed: int, total: int | None = None, first: int = 0) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if len(source) == 0:
@@ -41,7 +45,8 @@ class Batches:
         self.source = source
         self.batch_size = batch_size
         self.seed = seed
-        self.steps_per_epoch = -(-len(source) // batch_size)
+        self.total, self.first = total or len(source), first
+        self.steps_per_epoch = -(-self.total // batch_size)
         self._order = (0, self._permutation(0))
 
     def indices(self, step: int) -> np.ndarray:
@@ -57,8 +62,17 @@ class Batches:
         # Ascending, since their order within a batch means nothing and a disk reads forward faster.
         return np.sort(order[start : start + size + (position < larger)]).astype(np.int64)
 
+    def own(self, step: int) -> slice:
+        """Which rows of the batch this source holds."""
+        return slice(*np.searchsorted(self.indices(step), [self.first, self.first + len(self.source)]).tolist())
+
+    def load(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets of these rows; where there are none, those of a row that does not count."""
+        numbers = self.indices(step)[self.own(step)] - self.first
+        return self.source.rows(numbers if len(numbers) else np.zeros(1, np.int64))
+
     def _permutation(self, epoch: int) -> np.ndarray:
-        length = len(self.source)
+        length = self.total
         rows = np.arange(length, dtype=np.int32 if length < 2**31 else np.int64)
         np.random.default_rng([self.seed, epoch]).shuffle(rows)
         return rows
@@ -83,7 +97,7 @@ def prefetch(
         raise ValueError(f"depth must be at least 1, got {depth}")
 
     def load(step: int) -> tuple[int, Tensor, Tensor]:
-        x, y = batches.source.rows(batches.indices(step))
+        x, y = batches.load(step)
         return step, _as_tensor(x), _as_tensor(y)
 
     steps = iter(count(start) if stop is None else range(start, stop))

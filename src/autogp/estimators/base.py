@@ -43,6 +43,7 @@ from autogp.training import (
     train,
     train_exact,
 )
+from autogp.training.distributed import processes
 from autogp.training.feed import Feed
 
 __all__ = ["GPEstimator"]
@@ -201,7 +202,7 @@ class GPEstimator(BaseEstimator):
         """Trains on rows whose targets are encoded; `strata` are the classes to keep in proportion."""
         # A run that may be interrupted must start again as it did: its seed is never left to chance.
         random_state = 0 if self.random_state is None and self.checkpoint is not None else self.random_state
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        seed = processes().from_first(lambda: int(check_random_state(random_state).randint(2**31 - 1)))
         rows: Source = source
         if self.validation_fraction is not None:
             if validation is not None:

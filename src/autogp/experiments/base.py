@@ -55,10 +55,10 @@ class Experiment:
     data: Mapping[str, range] = field(default_factory=lambda: {"": range(1)})  # the data sets, and the seeds for each
     beside: tuple[str, ...] = ()  # presets that run along with "ours"
     peers: Mapping[str, Peer] = field(default_factory=dict)  # these too
-    curve: bool = False  # whether the scores are followed over the epochs
-    # The paper's results by kernel, objective and inducing inputs, and the name of the data that they are for.
+    curve: str = ""  # over what the test scores are followed: "epoch", or "time" where epochs are long
+    # The paper's results by kernel, objective and inducing inputs, and the names of the data that they are for.
     published: Mapping[tuple[str, str, int], Mapping[str, float]] = field(default_factory=dict)
-    published_on: str = ""
+    published_on: tuple[str, ...] = ()
     note: str = ""  # for whoever reads the table
 
     def runs(self, preset: str, seed: int | None = None) -> list["Run"]:

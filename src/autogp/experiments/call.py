@@ -38,6 +38,7 @@ def code(value: Any) -> str:
     elif isinstance(value, nn.Module):
         parameters = inspect.signature(type(value)).parameters
         given = {name: getattr(value, name) for name in parameters}
+        given = {name: tuple(each) if isinstance(each, nn.ModuleList) else each for name, each in given.items()}
         defaults = {name: parameter.default for name, parameter in parameters.items()}
     else:
         return repr(value)

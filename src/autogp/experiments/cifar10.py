@@ -32,7 +32,7 @@ EXPERIMENT = Experiment(
         ),
     },
     published={("rbf", "loo", 200): {"error": 0.4495, "nlp": 1.333}},
-    published_on="cifar10",
+    published_on=("cifar10",),
     note=(
         "A kernel and inducing inputs for each class, as in the paper, three quarters of which start in the class. "
         "loo and predictive: a quarter of the epochs follow the ELBO, the rest hold q(u)."

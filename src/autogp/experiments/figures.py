@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from autogp.storage import replacing
 
-__all__ = ["TITLES", "Record", "figure_by_epoch", "figure_by_inducing", "figure_of_estimators"]
+__all__ = ["TITLES", "Record", "figure_by_epoch", "figure_by_inducing", "figure_by_time", "figure_of_estimators"]
 
 Record = dict[str, Any]
 
@@ -83,7 +83,8 @@ def figure_by_inducing(records: list[Record], folder: Path) -> Path | None:
 def figure_by_epoch(records: list[Record], folder: Path) -> Path | None:
     """The first metric over the epochs, a panel for each data set, a line for each preset and number of samples; and
     where the number of samples varies, the time of an update by it."""
-    curves = [record for record in records if record["curve"] and "epoch" in record["curve"][0]]
+    curves = [record for record in records if record["curve"] and record.get("curve_over", "epoch") == "epoch"]
+    curves = [record for record in curves if "epoch" in record["curve"][0]]
     if not curves:
         return None
     metric = curves[0]["metrics"][0]
@@ -118,6 +119,27 @@ def figure_by_epoch(records: list[Record], folder: Path) -> Path | None:
         axis.xaxis.minorticks_off()
         _plain_ticks(axis.yaxis)
     return _save(figure, folder / "by-epoch.svg")
+
+
+def figure_by_time(records: list[Record], folder: Path) -> Path | None:
+    """Each metric over the seconds of training, a line for each run."""
+    curves = [record for record in records if record["curve"] and record.get("curve_over") == "time"]
+    if not curves:
+        return None
+    metrics = [name for name in curves[0]["metrics"] if name in ("error", "nlp")]
+    figure, axes = _canvas(len(metrics))
+    for axis, metric in zip(axes, metrics, strict=True):
+        for number, record in enumerate(sorted(curves, key=lambda record: record["name"])):
+            label = f"{record['preset']}, {record['objective']}, seed {record['seed']}"
+            style = {"color": f"C{number % 10}", "label": label}
+            axis.plot([p["seconds"] for p in record["curve"]], [p[metric] for p in record["curve"]], **style)
+        known = next((record["published"] for record in curves if record["published"]), None)
+        if known:
+            axis.plot(known["seconds"], known[metric], "kx", label="as published")
+        axis.set(xlabel="seconds of training", ylabel=TITLES[metric], xscale="log", yscale="log")
+        _plain_ticks(axis.yaxis)
+    axes[-1].legend(fontsize=8, frameon=False)
+    return _save(figure, folder / "by-time.svg")
 
 
 def figure_of_estimators(records: list[Record], folder: Path) -> Path | None:

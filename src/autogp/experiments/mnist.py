@@ -38,7 +38,7 @@ EXPERIMENT = Experiment(
         ("rbf", "loo", 200): {"error": 0.0171, "nlp": 0.063},
         ("rbf", "loo", 1000): {"error": 0.0155, "nlp": 0.061},
     },
-    published_on="mnist",
+    published_on=("mnist",),
     note=(
         "ours: a kernel and inducing inputs for each class, as in the paper, three quarters of which start in the "
         "class; one kernel: the same for all classes, with 0.03 of the learning rate for the kernel; "

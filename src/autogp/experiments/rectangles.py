@@ -38,7 +38,7 @@ EXPERIMENT = Experiment(
         ("rbf", "loo", 200): {"error": 0.2404, "nlp": 0.485},
         ("rbf", "loo", 1000): {"error": 0.236, "nlp": 0.478},
     },
-    published_on="rectangles",
+    published_on=("rectangles",),
     note=(
         "rectangles-drawn is made by the published rules from other photographs, and is easier than the published set "
         "(rectangles): its errors compare with each other, not with the paper's. The SVM is scikit-learn's with an RBF "

@@ -24,6 +24,7 @@ from autogp.training.step import FAILURES
 __all__ = ["data_part", "execute", "hold_out"]
 
 MOST_HELD_OUT = 10_000
+FIRST_POINT, LATER_POINTS = 15.0, 1.2  # of a curve over time: seconds, and times the last point's
 
 
 def hold_out(data: Dataset, seed: int) -> Dataset:
@@ -78,7 +79,7 @@ def execute(
             "seed": run.seed,
             "metrics": experiment.metrics,
             "note": experiment.note,
-            "published": published if data.name == experiment.published_on else None,
+            "published": published if data.name in experiment.published_on else None,
             "curve": None,
             **environment(device_named("auto")),
             **found,
@@ -102,7 +103,8 @@ def _train(
 ) -> dict[str, Any]:
     """The parts of a record that are about our own training."""
     started = time.monotonic()
-    pace, curve = Pace(), Curve(data, folder) if run.experiment.curve else None
+    by_time = run.experiment.curve == "time"
+    pace, curve = Pace(), Curve(data, folder, by_time) if run.experiment.curve else None
     callbacks = [pace.stop, *([] if curve is None else [curve]), pace.start]
     estimator = run.experiment.estimator(
         **run.arguments(time_budget), checkpoint=None if folder is None else str(folder), verbose=verbose
@@ -132,6 +134,7 @@ def _train(
         "stopped": estimator.stopped_,
         "history": _columns(rows),
         "curve": None if curve is None else curve.points,
+        "curve_over": run.experiment.curve or None,
     }
 
 
@@ -160,10 +163,11 @@ class Pace:
 
 
 class Curve:
-    """The scores after each epoch; kept beside the checkpoints, so that a resumed run has them all."""
+    """The scores after each epoch, or as time goes on; kept beside the checkpoints, so that a resumed run has all."""
 
-    def __init__(self, data: Dataset, folder: Path | None):
-        self.x, self.y = torch.from_numpy(np.ascontiguousarray(data.x_test)), data.y_test
+    def __init__(self, data: Dataset, folder: Path | None, by_time: bool = False):
+        self.by_time = by_time
+        self.x, self.y = torch.from_numpy(np.require(data.x_test, requirements=["C", "W"])), data.y_test
         self.scaler = None
         if data.y_train.dtype.kind == "f":
             self.scaler = TargetScaler.from_summary(summarise(ArraySource(data.x_train, data.y_train)))
@@ -171,10 +175,12 @@ class Curve:
         self.points: list[dict[str, float]] = (read_json(self.path) or []) if self.path else []
 
     def __call__(self, progress: Progress) -> None:
-        if not progress.epoch_end:
-            return
-        epoch = round(progress.epoch)
+        epoch = progress.epoch if self.by_time else round(progress.epoch)
         self.points = [point for point in self.points if point["epoch"] < epoch]  # those after the last checkpoint
+        last = self.points[-1]["seconds"] if self.points else 0.0
+        due = self.by_time and progress.seconds >= max(FIRST_POINT, LATER_POINTS * last)
+        if not (due or progress.epoch_end):
+            return
         try:
             mean = progress.predictor().predict(self.x).mean.double()
         except FAILURES:  # training goes back by itself

@@ -29,7 +29,7 @@ EXPERIMENT = Experiment(
     inducing=(50,),
     objectives=("elbo",),
     metrics=("smse", "nlp"),
-    curve=True,
+    curve="epoch",
     presets={
         "ours": Preset(OURS),
         "sampled": Preset(OURS | {"settings": replace(SETTINGS, monte_carlo=True)}, samples=(10, 100, 1000, 10_000)),
@@ -46,7 +46,7 @@ EXPERIMENT = Experiment(
     },
     beside=("sampled", "independent"),
     published={("rbf", "elbo", 50): {"smse": 0.0195}},
-    published_on="sarcos-gpml",
+    published_on=("sarcos-gpml",),
     note=(
         "gpml is the paper's recording, ias another one of the same arm. Test rows also stand in the training sets of "
         "both publishers: -clean is without them. ours: the network with its expectations in closed form; sampled: by "

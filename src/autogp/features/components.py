@@ -6,11 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autogp.data import blocks
+from autogp.data import Subset, blocks
 from autogp.data.scaling import NARROW_TYPES
+from autogp.data.sources import evenly_spaced
 from autogp.features.base import Transformer, as_rows
 
 __all__ = ["PrincipalComponents"]
+
+ENOUGH_ROWS = 200_000
 
 
 class PrincipalComponents(Transformer):
@@ -43,8 +46,10 @@ class PrincipalComponents(Transformer):
         self.register_buffer("directions", None if directions is None else directions.to(torch.float64))
 
     def fit(self, X: Any, y: Any = None, seed: int = 0) -> "PrincipalComponents":
-        """Eigenvectors of the covariance of all rows, the largest eigenvalues first."""
+        """Eigenvectors of the covariance of the rows, at most 200,000 of them, the largest eigenvalues first."""
         source = as_rows(X)
+        if len(source) > ENOUGH_ROWS:
+            source = Subset(source, evenly_spaced(len(source), ENOUGH_ROWS))
         total, count = torch.zeros(()), len(source)
         for _, x, _ in blocks(source):
             total = total + torch.as_tensor(x).double().sum(0)

@@ -11,6 +11,7 @@ from autogp.features.base import as_map
 from autogp.model import SparseGP
 from autogp.objectives import log_predictive
 from autogp.posteriors import Variational
+from autogp.training.distributed import ALONE, Processes
 from autogp.training.step import Batch
 
 __all__ = ["Feed", "device_named", "validation_score"]
@@ -50,30 +51,38 @@ class Feed:
         x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in source.rows(indices))
         return self.batch(x, y, None)
 
-    def batch(self, x: Tensor, y: Tensor, indices: np.ndarray | None) -> Batch:
-        """These rows of the training data; their numbers are asked for only where rows have weights."""
-        weights = torch.full((len(x),), self.num_data / len(x), dtype=self.dtype, device=self.device)
-        if indices is not None and self.weights is not None:
+    def batch(self, x: Tensor, y: Tensor, indices: np.ndarray | None, size: int | None = None) -> Batch:
+        """These rows of the training data, by their numbers; `size` rows are in the whole batch, where they are a part.
+
+        Without numbers weights are left out. A row that has no number does not count.
+        """
+        weights = torch.full((len(x),), self.num_data / (size or len(x)), dtype=self.dtype, device=self.device)
+        if indices is not None and not len(indices):
+            weights.zero_()
+        elif indices is not None and self.weights is not None:
             weights = weights * self.weights[torch.from_numpy(indices)].to(self.device)
         return Batch(x.to(self.device, non_blocking=True), self.targets(y), weights)
 
 
 @torch.no_grad()
-def validation_score(model: SparseGP, q: Variational, feed: Feed, validation: Source) -> float:
-    """Mean log predictive probability of held-out rows."""
+def validation_score(
+    model: SparseGP, q: Variational, feed: Feed, validation: Source, among: Processes = ALONE
+) -> float:
+    """Mean log predictive probability of held-out rows; each process has a part of them."""
     predictor, total = model.predictor(q), 0.0
     for _, x, y in blocks(validation):
         rows, targets = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in (x, y))
         targets = feed.targets(targets)
         for chunk, marginals in predictor.chunks(rows):
             total += log_predictive(model.likelihood, marginals, targets[chunk]).sum().item()
-    return total / len(validation)
+    total, count = among.sum(torch.tensor([total, len(validation)], dtype=torch.float64, device=feed.device)).tolist()
+    return total / count
 
 
 def device_named(name: str) -> torch.device:
     """Where to compute: "auto" is CUDA where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "auto":  # several processes have chosen a device each
+        name = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from autogp.data import Batches, Source, TargetScaler, prefetch
 from autogp.features import apply_frozen
 from autogp.likelihoods import InfiniteLOOError
 from autogp.model import SparseGP
-from autogp.training.checkpoint import Checkpoints
+from autogp.posteriors import Natural
+from autogp.training.checkpoint import Checkpoint, Checkpoints
+from autogp.training.distributed import Processes, processes
 from autogp.training.feed import Feed, device_named, validation_score
 from autogp.training.identity import data_identity, settings_identity
 from autogp.training.memory import kept_memory
@@ -22,7 +25,7 @@ from autogp.training.progress import Callback, Interrupts, Progress, showing
 from autogp.training.schedule import WARM_UP, Phase, Settings
 from autogp.training.start import leave_saddle
 from autogp.training.state import History, RunState, Snapshot
-from autogp.training.step import FAILURES, apply, draw, gradient_statistics, natural_statistics
+from autogp.training.step import FAILURES, Batch, Statistics, apply, draw, gradient_statistics, natural_statistics
 
 __all__ = ["History", "TrainingDivergedError", "train"]
 
@@ -32,6 +35,7 @@ DEFAULT_SETTINGS = Settings()
 BATCH_SIZE = 1000
 SKIPS_IN_A_ROW = 3  # then the run goes back to its last good state, with half the step size
 ROLLBACKS = 5
+COMPARED_STEPS = 1000  # after so many, processes compare their models
 
 
 class TrainingDivergedError(ArithmeticError):
@@ -59,6 +63,9 @@ def train(
     on from the newest checkpoint, and ends in the same bits as a run that was never broken. A callback that returns
     True stops the run. `verbose` shows progress on standard error: True, False, or "auto", on a terminal only.
 
+    Under torchrun each process computes with its own part of the rows, and all end with the same model; process 0 has
+    the checkpoints, callbacks and the display.
+
     >>> import torch
     >>> from autogp.data import ArraySource
     >>> from autogp.kernels import RBF
@@ -69,30 +76,44 @@ def train(
     >>> len(history.rows)
     3
     """
+    among = processes()
     feed = Feed(model.to(device_named(settings.device)), len(source), weights, target_scaler)
+    among.agree(
+        "settings or data",
+        (settings, feed.num_data, feed.total_weight, validation is None, folder is None, bool(callbacks)),
+    )
     for rows in (source, validation):
         if rows is not None:
-            feed.check(rows)
-    kept = settings_identity(settings, model) if folder is not None else {}
-    data = data_identity(source, feed.weights, validation, target_scaler) if folder is not None else {}
-    behind, found = apply_frozen(model, *([source] if validation is None else [source, validation]))
-    source, validation = found[0], None if validation is None else found[1]
+            among.gather(lambda rows=rows: _check(feed, rows, among))
+    model.load_state_dict(among.from_first(lambda: {name: each.cpu() for name, each in model.state_dict().items()}))
+    kept = settings_identity(settings, model) if folder is not None and among.first else {}
+    data = data_identity(source, feed.weights, validation, target_scaler) if folder is not None and among.first else {}
+    parts = [among.part(rows) for rows in (source, validation) if rows is not None]
+    behind, parts = apply_frozen(model, *parts)
     state = RunState(behind, settings)
-    run = _Run(state, source, settings, feed, validation, model)
-    with showing(verbose) as display, kept_memory():
-        callbacks = [*callbacks, *display]
+    run = _Run(state, parts[0], settings, feed, parts[1] if len(parts) > 1 else None, model, among)
+    with showing(verbose if among.first else False) as display, kept_memory():
         if folder is None:
-            run.loop(callbacks)
+            run.loop(callbacks, display)
             return state.history
-        with (
-            Interrupts() as interrupts,
-            Checkpoints(folder, kept, data, reserve_bytes=2 * state.bytes()) as checkpoints,
-        ):
-            saved = checkpoints.load_newest() if resume else checkpoints.refuse_existing()
+        with ExitStack() as stack:
+            run.interrupts = stack.enter_context(Interrupts())
+            if among.first:
+                checkpoints = Checkpoints(folder, kept, data, reserve_bytes=2 * state.bytes())
+                run.checkpoints = stack.enter_context(checkpoints)
+            saved = among.from_first(lambda: run.saved(resume))
             if saved is not None:
                 state.restore(saved)
-            run.loop(callbacks, checkpoints, interrupts)
+            run.loop(callbacks, display)
     return state.history
+
+
+def _check(feed: Feed, rows: Source, among: Processes) -> None:
+    try:
+        feed.check(among.part(rows))
+    except ValueError:
+        feed.check(rows)  # for the row's number among all
+        raise
 
 
 class _Run:
@@ -106,10 +127,15 @@ class _Run:
         feed: Feed,
         validation: Source | None,
         whole: SparseGP,
+        among: Processes,
     ):
         self.state, self.model, self.settings = state, state.model, settings
         self.whole = whole  # the model with the feature maps that are frozen
-        self.batches = Batches(source, min(settings.batch_size or BATCH_SIZE, len(source)), settings.seed)
+        self.among = among
+        self.checkpoints: Checkpoints | None = None
+        self.interrupts: Interrupts | None = None
+        total, size = feed.num_data, min(settings.batch_size or BATCH_SIZE, feed.num_data)
+        self.batches = Batches(source, size, settings.seed, total, among.own(total).start)
         self.feed, self.validation = feed, validation
         self.generator = torch.Generator(feed.device)
         self.phases = settings.phases(self.batches.steps_per_epoch)
@@ -123,37 +149,36 @@ class _Run:
         if "loo" in objectives:
             self._check_loo(source)
 
-    def loop(
-        self,
-        callbacks: Sequence[Callback],
-        checkpoints: Checkpoints | None = None,
-        interrupts: Interrupts | None = None,
-    ) -> None:
+    def saved(self, resume: bool) -> Checkpoint | None:
+        """The checkpoint to go on from."""
+        assert self.checkpoints is not None
+        found = self.checkpoints.load_newest() if resume else self.checkpoints.refuse_existing()
+        if found is not None and found.state.get("processes", 1) != self.among.count:
+            before = found.state.get("processes", 1)
+            logger.warning("going on with %d processes, after %d: the same up to rounding", self.among.count, before)
+        return found
+
+    def loop(self, callbacks: Sequence[Callback], display: Sequence[Callback]) -> None:
         if self.state.step == 0:
-            batch = self.feed.read(self.batches.source, self.batches.indices(0))
+            x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in self.batches.load(0))
             self.generator.manual_seed(self.settings.seed << 32)
-            if leave_saddle(self.state, batch, self.settings.samples, self.generator):
+            if leave_saddle(self.state, self.feed.batch(x, y, None), self.settings.samples, self.generator):
                 self.state.good = self.state.best = self.state.snapshot()
         try:
-            self._steps(callbacks, checkpoints, interrupts)
+            self._steps(callbacks, display)
         finally:  # however the run ends, the model is whole and can be trained further
             self.state.finish()
 
-    def _steps(
-        self,
-        callbacks: Sequence[Callback],
-        checkpoints: Checkpoints | None,
-        interrupts: Interrupts | None,
-    ) -> None:
-        state = self.state
-        started = time.monotonic() - state.seconds
+    def _steps(self, callbacks: Sequence[Callback], display: Sequence[Callback]) -> None:
+        state, among = self.state, self.among
+        self.started = time.monotonic() - state.seconds
         saved = time.monotonic()
         stop = state.history.stopped
         for step, x, y in prefetch(self.batches, state.step, self.total_steps) if not stop else ():
             phase, progress = self._phase()
             self._update(step, x, y, phase, progress)
             state.step = step + 1
-            state.seconds = time.monotonic() - started
+            state.seconds = among.seconds(time.monotonic() - self.started)
             epoch_end = state.step % self.batches.steps_per_epoch == 0 or state.step == self.total_steps
             out_of_time = self.settings.time_budget is not None and state.seconds >= self.settings.time_budget
             if epoch_end or out_of_time:
@@ -161,9 +186,11 @@ class _Run:
             if out_of_time:
                 stop = "time budget"
             report = self._progress(phase, epoch_end)
-            for callback in callbacks:
-                if callback(report):
-                    stop = stop or "callback"
+            for show in display:
+                show(report)
+            wishes = among.from_first(lambda: [bool(each(report)) for each in callbacks]) if callbacks else ()  # noqa: B023
+            if any(wishes):
+                stop = stop or "callback"
             if stop == "callback" and not epoch_end:
                 self._end_epoch(phase, progress)  # else what the broken epoch has learnt would be lost
             if self._phase()[0] is not phase:  # within an epoch: two objectives have no mean
@@ -171,15 +198,26 @@ class _Run:
             if state.step == self.total_steps:
                 stop = stop or "max_epochs"
             state.history.stopped = stop
-            if checkpoints is not None and interrupts is not None:
+            if stop or state.step % COMPARED_STEPS == 0:
+                self._compare()
+            received = None if self.interrupts is None else among.received(self.interrupts.received)
+            if self.checkpoints is not None:
                 due = time.monotonic() - saved > self.settings.checkpoint_seconds
-                if stop or interrupts.received or due:
-                    checkpoints.save(state.step, state.tensors(), state.plain())
+                if stop or received or due:
+                    self.checkpoints.save(state.step, state.tensors(), state.plain() | {"processes": among.count})
                     saved = time.monotonic()
-                if interrupts.received:
-                    raise interrupts.error(f"after step {state.step} of {self.total_steps}", checkpoints.folder)
+            if self.interrupts is not None and received:
+                folder = None if self.checkpoints is None else self.checkpoints.folder
+                raise self.interrupts.error(f"after step {state.step} of {self.total_steps}", folder, received)
             if stop:
                 break
+
+    def _compare(self) -> None:
+        """All processes have the same model: they go on from that of process 0 if machines round differently."""
+        state = self.state
+        if not self.among.same(state.snapshot()):
+            logger.warning("after step %d processes differ by rounding: they go on from process 0", state.step)
+            state.restore(self.among.from_first(lambda: Checkpoint(state.step, state.tensors(), state.plain())))
 
     def _phase(self) -> tuple[Phase, float]:
         """The phase that the next step belongs to, and how much of it has passed."""
@@ -194,25 +232,21 @@ class _Run:
 
     def _update(self, step: int, x: Tensor, y: Tensor, phase: Phase, progress: float) -> None:
         """One step of the optimiser; one that would not be finite changes nothing but the count of such steps."""
-        state, settings, objective = self.state, self.settings, phase.objective
-        batch = self.feed.batch(x, y, self.batches.indices(step) if self.feed.weights is not None else None)
-        self.generator.manual_seed((settings.seed << 32) + step)  # noise depends on (seed, step) alone
-        if settings.monte_carlo or self.model.likelihood.sampled & {"elbo", objective}:
-            noise = draw(self.model, len(x), settings.samples, self.generator)
-            batch = batch._replace(noise=noise, monte_carlo=settings.monte_carlo)
-        optimiser, scored = state.optimisers[phase.hold], self.scored_by_loo
+        state, optimiser = self.state, self.state.optimisers[phase.hold]
         try:
             state.hold(phase.hold)
             rates = state.rates(phase, self._rate_share(phase, progress))
-            if state.held is None and state.natural is not None:
-                found = natural_statistics(self.model, batch, objective, optimiser.parameters, state.natural, scored)
+            natural = state.natural if state.held is None else None
+            found = self._statistics(self._batch(step, x, y, phase), phase, natural)
+            received = None if self.interrupts is None else self.interrupts.received
+            found = self.among.sum_statistics(found, self.model, optimiser.parameters, natural, self.started, received)
+            if natural is not None:
+                if not (step or natural.shift.any()):  # at the prior, gradients by Z and lengthscales are rounding
+                    rates = [0.0] * len(rates)
                 rate = state.step_scale * max(phase.natural_rate(progress), 1 / (step + 1))
-                q = state.natural if "posterior" in phase.trainable else None
+                q = natural if "posterior" in phase.trainable else None
                 value, score = apply(found, optimiser, rates, q, rate)
             else:
-                found = gradient_statistics(
-                    self.model, batch, objective, optimiser.parameters, state.held, phase.prior, scored
-                )
                 value, score = apply(found, optimiser, rates)
         except FAILURES as error:
             self._skip(error)
@@ -222,7 +256,30 @@ class _Run:
         state.skipped_in_a_row = 0
         state.epoch_steps += 1
         state.epoch_value += value / self.feed.total_weight
-        state.epoch_score += (score if scored else value) / self.feed.total_weight
+        state.epoch_score += (score if self.scored_by_loo else value) / self.feed.total_weight
+
+    def _batch(self, step: int, x: Tensor, y: Tensor, phase: Phase) -> Batch:
+        """The rows of the step's batch that this process has, and their part of the batch's noise."""
+        settings, indices, own = self.settings, self.batches.indices(step), self.batches.own(step)
+        batch = self.feed.batch(x, y, indices[own], len(indices))
+        self.generator.manual_seed((settings.seed << 32) + step)  # noise depends on (seed, step) alone
+        if settings.monte_carlo or self.model.likelihood.sampled & {"elbo", phase.objective}:
+            noise = draw(self.model, len(indices), settings.samples, self.generator)
+            start = min(own.start, len(indices) - 1)  # also for a row that does not count
+            batch = batch._replace(noise=noise[:, :, start : start + len(x)], monte_carlo=settings.monte_carlo)
+        return batch
+
+    def _statistics(self, batch: Batch, phase: Phase, natural: Natural | None) -> Statistics | Exception:
+        """Or why there are none: other processes must hear of it."""
+        parameters, scored = self.state.optimisers[phase.hold].parameters, self.scored_by_loo
+        try:
+            if natural is not None:
+                return natural_statistics(self.model, batch, phase.objective, parameters, natural, scored)
+            return gradient_statistics(
+                self.model, batch, phase.objective, parameters, self.state.held, phase.prior, scored
+            )
+        except FAILURES as error:
+            return error
 
     def _skip(self, error: Exception) -> None:
         state = self.state
@@ -298,7 +355,9 @@ class _Run:
         state = self.state
         try:
             if self.validation is not None:
-                return state.snapshot(), validation_score(self.model, state.kept, self.feed, self.validation)
+                return state.snapshot(), validation_score(
+                    self.model, state.kept, self.feed, self.validation, self.among
+                )
             if state.held is not None:
                 with torch.no_grad():
                     self.model.prepare(state.held)  # raises where the kernel has no factor any more

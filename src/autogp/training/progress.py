@@ -150,11 +150,11 @@ class Interrupts:
             signal.signal(number, handler)
         self._previous.clear()
 
-    def error(self, where: str, folder: Path) -> TrainingInterruptedError:
-        assert self.received is not None
-        message = f"stopped by {signal.Signals(self.received).name} {where}; saved in {folder}, resume from there"
+    def error(self, where: str, folder: Path | None, received: int) -> TrainingInterruptedError:
+        saved = "saved by process 0" if folder is None else f"saved in {folder}, resume from there"
+        message = f"stopped by {signal.Signals(received).name} {where}; {saved}"
         logger.warning(message)  # Python ends without a word
-        return TrainingInterruptedError(message, 128 + self.received)
+        return TrainingInterruptedError(message, 128 + received)
 
     def _note(self, number: int, frame: Any) -> None:
         if self.received is not None:

@@ -196,12 +196,14 @@ def leave_saddle(state: RunState, batch: Batch, samples: int, generator: torch.G
         marginals = model.marginals(model.embed(batch.x), prepared)
     except FAILURES:
         return False  # its steps will say so
+    start = prepared.moments.mean
+    away = torch.randn(
+        start.shape, dtype=start.dtype, device=start.device, generator=generator
+    )  # whatever the rows are
     noise = draw(model, len(batch.x), samples, generator) if "elbo" in model.likelihood.sampled else None
     slope, _ = model.likelihood.expected_derivatives(marginals.mean, marginals.variance, batch.y, noise)
     if slope.any():
         return False
-    start = prepared.moments.mean
-    away = torch.randn(start.shape, dtype=start.dtype, device=start.device, generator=generator)
     state.set_moments(START_SPREAD * away, prepared.moments.covariance())
     return True
 
