@@ -8,7 +8,18 @@ import torch
 from scipy import special, stats
 from torch import Tensor
 
-from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, Network, Poisson, Softmax, StudentT
+from autogp.likelihoods import (
+    Bernoulli,
+    BoxCox,
+    Gaussian,
+    Heteroscedastic,
+    Likelihood,
+    NegativeBinomial,
+    Network,
+    Poisson,
+    Softmax,
+    StudentT,
+)
 
 __all__ = ["ELEMENTWISE", "INFINITE_LOO", "KINDS", "Case", "make", "reference_log_prob"]
 
@@ -16,9 +27,20 @@ ROWS = 5
 VARIANCES = (0.3, 2.0, 0.05)
 SCALES = (0.2, 1.5)
 DF = 4.5
-ELEMENTWISE = ("gaussian", "logit", "probit", "poisson", "student-t")
+POWERS, UNITS, SPREADS = (0.4, 1.3), (2.0, 0.5), (0.7, 1.2)
+DISPERSIONS = (0.3, 2.5)
+ELEMENTWISE = (
+    "gaussian",
+    "logit",
+    "probit",
+    "poisson",
+    "student-t",
+    "box-cox",
+    "negative-binomial",
+    "heteroscedastic",
+)
 KINDS = (*ELEMENTWISE, "softmax", "network")
-INFINITE_LOO = ("poisson", "network")
+INFINITE_LOO = ("poisson", "network", "heteroscedastic")
 
 
 @dataclass(frozen=True)
@@ -38,9 +60,9 @@ class Case:
 
 def make(kind: str, dtype: torch.dtype = torch.float64, rows: int = ROWS) -> Case:
     """The same numbers for every precision."""
-    generator = torch.Generator().manual_seed(0)
+    generator, others = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
 
-    def normal(*shape: int) -> Tensor:
+    def normal(*shape: int, generator: torch.Generator = generator) -> Tensor:
         return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
     def number(values: tuple[float, ...]) -> Tensor:
@@ -52,6 +74,17 @@ def make(kind: str, dtype: torch.dtype = torch.float64, rows: int = ROWS) -> Cas
         "probit": (Bernoulli(2, link="probit"), (normal(rows, 2) > 0).double()),
         "poisson": (Poisson(2), torch.stack([(3 * normal(rows, 2)).abs().round(), normal(rows, 2).exp()], -1)),
         "student-t": (StudentT(2, df=DF, scale=number(SCALES)), 2 * normal(rows, 2)),
+        "box-cox": (
+            BoxCox(2, variance=number(VARIANCES[:2]), power=number(POWERS), unit=number(UNITS), spread=number(SPREADS)),
+            (0.3 * normal(rows, 2, generator=others)).exp(),
+        ),
+        "negative-binomial": (
+            NegativeBinomial(2, dispersion=number(DISPERSIONS)),
+            torch.stack(
+                [(3 * normal(rows, 2, generator=others)).abs().round(), normal(rows, 2, generator=others).exp()], -1
+            ),
+        ),
+        "heteroscedastic": (Heteroscedastic(2, variance=number(VARIANCES[:2])), normal(rows, 2, generator=others)),
         "softmax": (Softmax(4), (2 * normal(rows)).abs().long() % 4),
         "network": (Network(3, num_nodes=2, variance=number(VARIANCES)), normal(rows, 3)),
     }[kind]
@@ -75,6 +108,16 @@ def reference_log_prob(kind: str, f: np.ndarray, y: np.ndarray) -> np.ndarray:
             return stats.poisson.logpmf(y[..., 0], y[..., 1] * np.exp(f)).sum(-1)
         case "student-t":
             return stats.t.logpdf(y, DF, loc=f, scale=SCALES).sum(-1)
+        case "box-cox":
+            power, unit, spread = map(np.array, (POWERS, UNITS, SPREADS))
+            transformed = ((y / unit) ** power - 1) / (power * spread)
+            slope = (y / unit) ** (power - 1) / (unit * spread)
+            return (stats.norm.logpdf(transformed, f, sd[:2]) + np.log(slope)).sum(-1)
+        case "negative-binomial":
+            shape, expected = 1 / np.array(DISPERSIONS), y[..., 1] * np.exp(f)
+            return stats.nbinom.logpmf(y[..., 0], shape, shape / (shape + expected)).sum(-1)
+        case "heteroscedastic":
+            return stats.norm.logpdf(y, f[:, :2], sd[:2] * np.exp(0.5 * f[:, 2:])).sum(-1)
         case "softmax":
             return np.array(
                 [row[label] - math.log(sum(math.exp(v) for v in row)) for row, label in zip(f, y, strict=True)]

@@ -3,7 +3,7 @@
 import torch
 
 from autogp.kernels import RBF
-from autogp.likelihoods import Gaussian
+from autogp.likelihoods import BoxCox, Gaussian
 from autogp.model import SparseGP
 from autogp.training.lbfgs import collapsed_elbo
 from autogp.training.step import Batch
@@ -39,3 +39,11 @@ def test_elbo_with_inducing_inputs_at_the_data_is_the_exact_evidence() -> None:
     torch.testing.assert_close(value, exact, rtol=0, atol=1e-5)
     value.backward()
     assert gaussian.log_variance.grad is not None
+
+
+def test_noise_of_a_row_comes_on_top_of_that_after_a_transform():
+    likelihood = BoxCox(variance=0.25, power=0.5, unit=2.0)
+    y, extra = torch.tensor([[3.0]], dtype=torch.float64), torch.tensor([[0.5]], dtype=torch.float64)
+    f = torch.tensor([[0.2]], dtype=torch.float64)
+    expected = BoxCox(variance=0.75, power=0.5, unit=2.0).log_prob(f, y)
+    torch.testing.assert_close(likelihood.with_row_noise().log_prob(f, torch.cat([y, extra], -1)), expected)

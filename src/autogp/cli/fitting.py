@@ -44,7 +44,7 @@ def fit_file(
     if found.task == "classification":
         model: Any = GPClassifier(**settings)
     else:
-        model = GPRegressor(likelihood="poisson" if found.task == "count" else "gaussian", **settings)
+        model = GPRegressor(likelihood="negative_binomial" if found.task == "count" else "auto", **settings)
     try:
         model.fit(source, found.y)
         if among.first:

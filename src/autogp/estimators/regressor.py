@@ -12,10 +12,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
 
-from autogp.data import Summary, TargetScaler
+from autogp.data import Source, Summary, TargetScaler
 from autogp.estimators.base import GPEstimator
+from autogp.estimators.choice import LIKELIHOODS, choose_likelihood, likelihood_named
 from autogp.estimators.inputs import WithTargets, refuse_non_finite
-from autogp.likelihoods import Gaussian, Likelihood, Network, Poisson, StudentT
+from autogp.likelihoods import Likelihood
 from autogp.training import Callback
 
 __all__ = ["GPRegressor"]
@@ -35,8 +36,10 @@ class GPRegressor(RegressorMixin, GPEstimator):
         "matern52", "matern32", "matern12", "rbf", "linear", "arccosine", or a kernel object. By name it has one
         lengthscale per column, all learnt.
     likelihood : str or Likelihood
-        "gaussian" noise, "student_t" (outliers do not bend it), "poisson" (counts), "network" (a Gaussian process
-        regression network: outputs that share latent functions), or a likelihood object.
+        "gaussian" noise, "student_t" (outliers do not bend it), "heteroscedastic" (noise that varies with the inputs),
+        "box_cox" (positive, skewed targets), "poisson" or "negative_binomial" (counts), "network" (a Gaussian process
+        regression network: outputs that share latent functions), or a likelihood object. "auto" compares those that
+        are possible, for one output, by small models on rows held out; Gaussian noise unless another is better.
     features : torch.nn.Module or None
         From rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, whose parameters
         are trained with the kernel.
@@ -92,7 +95,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
 
     _parameter_constraints: ClassVar[dict] = {
         **GPEstimator._parameter_constraints,
-        "likelihood": [StrOptions({"auto", "gaussian", "student_t", "poisson", "network"}), Likelihood],
+        "likelihood": [StrOptions({"auto", *LIKELIHOODS}), Likelihood],
     }
 
     def __sklearn_tags__(self):
@@ -123,8 +126,27 @@ class GPRegressor(RegressorMixin, GPEstimator):
         weights = self._check_weights(sample_weight, len(source))
         self._single = y.ndim == 1
         self.n_outputs_ = 1 if self._single else y.shape[1]
-        self._fit(WithTargets(source, y), weights, self._validation(eval_set), None, callbacks)
+        self._fit_rows(WithTargets(source, y), y, weights, self._validation(eval_set), callbacks)
         return self
+
+    def _fit_rows(
+        self,
+        rows: Source,
+        y: np.ndarray,
+        weights: np.ndarray | None,
+        validation: Source | None,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        """Chooses the likelihood, where that is left to us, and trains."""
+        if isinstance(self.likelihood, Likelihood):
+            self._likelihood = copy.deepcopy(self.likelihood)
+        else:
+            name = self.likelihood
+            if name == "auto":
+                seed = 0 if self.random_state is None else self.random_state
+                name = choose_likelihood(self, rows, y, int(check_random_state(seed).randint(2**31 - 1)))
+            self._likelihood = likelihood_named(name, y)
+        self._fit(rows, weights, validation, None, callbacks)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GPRegressor":
         """Learns from more rows, without seeing the old ones again.
@@ -212,18 +234,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
         return y
 
     def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
-        outputs = self.n_outputs_
-        if isinstance(self.likelihood, Likelihood):
-            likelihood = copy.deepcopy(self.likelihood)
-        elif self.likelihood == "student_t":
-            likelihood = StudentT(outputs, scale=0.3)
-        elif self.likelihood == "network":
-            likelihood = Network(outputs, variance=0.1)
-        elif self.likelihood == "poisson":
-            assert summary.y is not None
-            likelihood = Poisson(outputs, rate=torch.from_numpy(summary.y.mean).clamp_min(1e-3))
-        else:
-            likelihood = Gaussian(outputs, variance=0.1)
+        outputs, likelihood = self.n_outputs_, self._likelihood
+        del self._likelihood  # the model has it
         if likelihood.num_outputs != outputs:
             name = type(likelihood).__name__
             raise ValueError(

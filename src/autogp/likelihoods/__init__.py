@@ -2,7 +2,10 @@
 
 from autogp.likelihoods.base import Elementwise, InfiniteLOOError, Likelihood, Prediction
 from autogp.likelihoods.bernoulli import Bernoulli
+from autogp.likelihoods.box_cox import BoxCox
 from autogp.likelihoods.gaussian import Gaussian
+from autogp.likelihoods.heteroscedastic import Heteroscedastic
+from autogp.likelihoods.negative_binomial import NegativeBinomial
 from autogp.likelihoods.network import Network
 from autogp.likelihoods.poisson import Poisson
 from autogp.likelihoods.softmax import Softmax
@@ -10,10 +13,13 @@ from autogp.likelihoods.student_t import StudentT
 
 __all__ = [
     "Bernoulli",
+    "BoxCox",
     "Elementwise",
     "Gaussian",
+    "Heteroscedastic",
     "InfiniteLOOError",
     "Likelihood",
+    "NegativeBinomial",
     "Network",
     "Poisson",
     "Prediction",

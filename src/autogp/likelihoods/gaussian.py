@@ -129,7 +129,7 @@ class RowNoise(Likelihood):
         """A Gaussian whose variance is [B, P], and its targets [B, P]."""
         y, extra = y.chunk(2, -1)
         rows = copy.copy(self.gaussian)
-        rows._parameters = {}
+        rows._parameters = {name: each for name, each in rows._parameters.items() if name != "log_variance"}
         vars(rows)["log_variance"] = (self.gaussian.variance.to(y.dtype) + extra).log()
         return rows, y
 

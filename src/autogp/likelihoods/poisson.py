@@ -73,7 +73,9 @@ class Poisson(Elementwise):
         ):
             if bad.any():
                 row = bad.nonzero()[0, 0].item()
-                raise ValueError(f"y contains {what}, first at row {row}; Poisson targets are counts 0, 1, 2, ...")
+                raise ValueError(
+                    f"y contains {what}, first at row {row}; the targets of {type(self).__name__} are counts"
+                )
         return torch.stack([count, exposure.to(count).expand_as(count)], -1)
 
     def describe(self, unit: Tensor | float = 1.0) -> str:

@@ -1,0 +1,126 @@
+"""Which likelihood suits the targets: small models with each are compared on rows that they have not seen."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from autogp.data import Source, Subset
+from autogp.likelihoods import (
+    BoxCox,
+    Gaussian,
+    Heteroscedastic,
+    Likelihood,
+    NegativeBinomial,
+    Network,
+    Poisson,
+    StudentT,
+)
+from autogp.objectives import log_predictive
+from autogp.training.step import FAILURES
+
+if TYPE_CHECKING:
+    from autogp.estimators.regressor import GPRegressor
+
+__all__ = ["LIKELIHOODS", "choose_likelihood", "likelihood_named"]
+
+LIKELIHOODS = ("gaussian", "student_t", "heteroscedastic", "box_cox", "poisson", "negative_binomial", "network")
+FEWEST_ROWS = 150  # from which "auto" compares
+TRIAL_ROWS = 1_200  # of which a third is held out
+TRIAL_INDUCING, TRIAL_EPOCHS = 40, 60
+LEAST_GAIN = 0.01  # nats per row, and one standard error: below that the simpler likelihood stays
+LARGEST_COUNT = 10_000
+
+
+def likelihood_named(name: str, y: np.ndarray) -> Likelihood:
+    """The likelihood as training starts with it, for targets y [N] or [N, P]."""
+    y = y.reshape(len(y), -1).astype(np.float64)
+    outputs = y.shape[1]
+    match name:
+        case "student_t":
+            return StudentT(outputs, scale=0.3)
+        case "heteroscedastic":
+            return Heteroscedastic(outputs, variance=0.1)
+        case "network":
+            return Network(outputs, variance=0.1)
+        case "poisson" | "negative_binomial":
+            rate = torch.from_numpy(np.nanmean(y, 0)).clamp_min(1e-3)
+            return Poisson(outputs, rate) if name == "poisson" else NegativeBinomial(outputs, rate, dispersion=0.5)
+        case "box_cox":
+            if (y <= 0).any():
+                row = int((y <= 0).any(1).argmax())
+                raise ValueError(
+                    f"likelihood='box_cox' is for positive targets, but y is {y[row].min():g} in row {row}"
+                )
+            log_y = np.log(y)
+            unit, spread = np.exp(np.nanmean(log_y, 0)), np.nanstd(log_y, 0)
+            spread = torch.from_numpy(np.where(spread > 0, spread, 1.0))
+            return BoxCox(outputs, variance=0.1, unit=torch.from_numpy(unit), spread=spread)
+        case _:
+            return Gaussian(outputs, variance=0.1)
+
+
+def choose_likelihood(estimator: "GPRegressor", rows: Source, y: np.ndarray, seed: int) -> str:
+    """The name of the likelihood with the largest log predictive density of held-out rows.
+
+    A likelihood other than Gaussian noise must be better by more than chance: its complexity has a price.
+    """
+    if y.ndim > 1 or np.ptp(y) == 0:
+        return "gaussian"
+    candidates = _candidates(y)
+    if estimator.objective == "loo":  # infinite for that likelihood
+        candidates.remove("heteroscedastic")
+    if len(y) < FEWEST_ROWS or len(candidates) == 1 or estimator.time_budget is not None:
+        return "gaussian"
+    order = np.random.default_rng(seed).permutation(len(y))[:TRIAL_ROWS]
+    held, kept = np.sort(order[: len(order) // 3]), np.sort(order[len(order) // 3 :])
+    best, found = "gaussian", _trial(estimator, "gaussian", rows, kept, held, seed)
+    for name in candidates[1:]:
+        try:
+            density = _trial(estimator, name, rows, kept, held, seed)
+        except FAILURES:
+            continue  # numbers that cannot be computed speak against it
+        gain = density - found
+        error = gain.std() / np.sqrt(len(gain))
+        if np.isfinite(gain).all() and gain.mean() > max(LEAST_GAIN, error):
+            best, found = name, density
+    return best
+
+
+def _candidates(y: np.ndarray) -> list[str]:
+    """What is possible for targets y, the simplest first."""
+    whole = y.min() >= 0 and y.max() <= LARGEST_COUNT and bool((y == np.round(y)).all())
+    return [
+        "gaussian",
+        *(["box_cox"] if y.min() > 0 else []),
+        *(["negative_binomial"] if whole else []),
+        "heteroscedastic",
+    ]
+
+
+def _trial(
+    estimator: "GPRegressor", name: str, rows: Source, kept: np.ndarray, held: np.ndarray, seed: int
+) -> np.ndarray:
+    """Log predictive density of the rows held out, under a small model of the rows kept."""
+    trial = type(estimator)(
+        TRIAL_INDUCING,
+        kernel=estimator.kernel,
+        likelihood=name,
+        features=estimator.features,
+        scaling=estimator.scaling,
+        max_epochs=min(TRIAL_EPOCHS, estimator.max_epochs or TRIAL_EPOCHS),
+        random_state=seed,
+        verbose=False,
+        device=estimator.device,
+    )
+    for attribute in ("encoder_", "n_features_in_", "n_outputs_", "_single", "target_names_"):
+        setattr(trial, attribute, getattr(estimator, attribute))
+    trial._fit_rows(Subset(rows, kept), rows.rows(kept)[1], None, None, ())
+    found = np.empty(len(held))
+    feed = trial._feed
+    with torch.no_grad():
+        for block, marginals, y in trial._marginals(Subset(rows, held)):
+            targets = feed.targets(torch.from_numpy(y))
+            density = log_predictive(trial.model_.likelihood, marginals, targets).double().cpu()
+            found[block] = (density - trial._log_target_scale(y)).numpy()
+    return found
