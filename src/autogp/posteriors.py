@@ -117,13 +117,23 @@ class Sites(NamedTuple):
         Where log p is not concave -2 beta can be negative; it is clipped at 0, so that q stays proper.
         """
         curvature = (-2 * beta.mT.contiguous()).clamp_min_(0) * weights  # [Q, B]
-        slope = alpha.mT * weights + curvature * mean.mT
-        shift = torch.stack([basis[q % len(basis)] @ row for q, row in enumerate(slope)])
+        return cls.of(basis, alpha.mT * weights + curvature * mean.mT, curvature)
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, basis: Tensor, slope: Tensor, curvature: Tensor) -> "Sites":
+        """A diag(curvature) A' and A slope, from the basis A [G, M, B] and two numbers for each row, [Q, B]."""
+        shift = cls.shift_of(basis, slope)
         weighted = basis * curvature[:, None]  # [Q, M, B]
         basis = basis.expand_as(weighted)
         # The product is symmetric: its lower half is enough.
         blocks = (torch.bmm(weighted[:, start:stop], basis[:, :stop].mT) for start, stop in row_blocks(basis.shape[1]))
         return cls(tuple(blocks), shift)
+
+    @staticmethod
+    def shift_of(basis: Tensor, slope: Tensor) -> Tensor:
+        """A slope, [Q, M]."""
+        return torch.stack([basis[q % len(basis)] @ row for q, row in enumerate(slope)])
 
     def __add__(self, other: "Sites") -> "Sites":  # pyright: ignore[reportIncompatibleMethodOverride]
         blocks = (mine + theirs for mine, theirs in zip(self.precision, other.precision, strict=True))
@@ -186,6 +196,14 @@ class Natural:
             corner.copy_(corner.tril() + corner.tril(-1).mT)  # symmetric to the last bit
             self.precision[:, start:stop, :stop].add_(rows, alpha=rate * scale)
             self.precision[:, :start, start:stop] = self.precision[:, start:stop, :start].mT
+
+    @torch.no_grad()
+    def plus(self, sites: Sites) -> "Natural":
+        """The natural form with what rows add to it."""
+        found = Natural.prior(*self.shift.shape, device=self.shift.device)
+        found.blend(sites, rate=1.0)
+        found.precision.diagonal(dim1=-2, dim2=-1).sub_(1)
+        return Natural(self.precision + found.precision, self.shift + found.shift)
 
     def moments(self, prior_inverse: Tensor | None = None) -> DenseMoments:
         covariance, mean = torch.empty_like(self.precision), torch.empty_like(self.shift)

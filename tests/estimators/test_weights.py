@@ -113,7 +113,7 @@ def test_two_runs_share_the_time_budget(monkeypatch):
     def noted(run):
         return lambda *arguments, **options: budgets.append(arguments[2].time_budget) or run(*arguments, **options)
 
-    for name in ("train", "train_exact"):
+    for name in ("train", "converge"):
         monkeypatch.setattr(base, name, noted(getattr(base, name)))
     fitted(*line(), max_epochs=2, objective="predictive", time_budget=60.0)
     assert len(budgets) == 2

@@ -15,7 +15,7 @@ from autogp.data import ArraySource
 from autogp.features import Chain, PrincipalComponents, Scaling, apply_frozen, cache
 from autogp.kernels import RBF
 from autogp.likelihoods import Bernoulli, Gaussian
-from autogp.training import Settings, train, train_exact
+from autogp.training import Settings, converge, train
 
 ROWS, EPOCHS = 120, 5
 QUICK = Settings(max_epochs=EPOCHS, batch_size=40, checkpoint_seconds=1e-9)
@@ -84,7 +84,7 @@ def test_all_rows_at_once_see_a_frozen_map_once(source):
     seen: list[int] = []
     model = new_model(source, network().requires_grad_(False))
     counted(model.features, seen)
-    train_exact(model, source, Settings(max_epochs=EPOCHS))
+    converge(model, source, Settings(max_epochs=EPOCHS))
     assert sum(seen) == ROWS
 
 
@@ -95,7 +95,7 @@ def test_a_network_in_front_of_the_kernel_learns_and_improves_the_elbo(source, e
         model = new_model(source, network().requires_grad_(learnt))
         before = copy.deepcopy(model.features)
         if exact:
-            train_exact(model, source, Settings(max_epochs=60))
+            converge(model, source, Settings(max_epochs=60))
         else:
             train(model, source, Settings(max_epochs=200, batch_size=ROWS))
         values.append(value(model, source))

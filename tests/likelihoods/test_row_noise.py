@@ -1,11 +1,11 @@
 """Known noise on top of each row's: the same numbers as Gaussians with these variances, one row at a time."""
 
 import torch
+from autogp.training.lbfgs import collapsed_elbo
 
 from autogp.kernels import RBF
 from autogp.likelihoods import BoxCox, Gaussian
 from autogp.model import SparseGP
-from autogp.training.lbfgs import collapsed_elbo
 from autogp.training.step import Batch
 
 

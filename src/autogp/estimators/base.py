@@ -36,12 +36,12 @@ from autogp.training import (
     Settings,
     Start,
     absorb,
+    converge,
     refine,
     start_inducing_inputs,
     start_kernel,
     start_latents,
     train,
-    train_exact,
 )
 from autogp.training.distributed import processes
 from autogp.training.feed import Feed
@@ -56,7 +56,7 @@ SAME_UNIT_COLUMNS = 16
 ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
-SHORT_PASS = 1e9  # multiplications
+AFFORDABLE_PASS = 1e10  # multiplications
 FEWEST_REFINED = 1_000  # rows from which "auto" tries the predictive density,
 REFINED_SHARE = 0.5  # for so many epochs beside the ELBO's
 
@@ -279,7 +279,10 @@ class GPEstimator(BaseEstimator):
         if at_once and settings.objective != "elbo" and settings.time_budget is not None:
             settings = replace(settings, time_budget=settings.time_budget / 2)  # of each of the two runs
         if at_once:
-            histories.append(train_exact(model, rows, replace(settings, objective="elbo"), **common))
+            folder = None if self.checkpoint is None else Path(self.checkpoint) / part / "elbo"
+            first = replace(settings, objective="elbo")
+            histories.append(converge(model, rows, first, **common, folder=folder, resume=folder is not None))
+            self.converged_ = histories[-1].converged
         if not histories or settings.objective != "elbo":
             folder = None if self.checkpoint is None else Path(self.checkpoint) / part
             histories.append(train(model, rows, settings, **common, folder=folder, resume=folder is not None))
@@ -343,18 +346,15 @@ class GPEstimator(BaseEstimator):
         )
 
     def _all_at_once(self, model: SparseGP, count: int, settings: Settings) -> bool:
-        """Whether q has a closed form and a pass over all rows is short: then nothing beats L-BFGS, and a run takes so
-        little time that none of it needs to be saved."""
+        """Whether q is one Gaussian and a pass over all rows is affordable: then training ends when it converges."""
         work = count * model.likelihood.num_latents * model.inducing_inputs.shape[-2] ** 2
         return (
-            model.likelihood.conjugate
-            and model.posterior.has_natural_form
-            and model.dtype == torch.float64
+            model.posterior.has_natural_form
             and settings.optimiser == "natural"
             and settings.plan is None
             and (self.settings is None or self.settings.batch_size is None)
             and self.batch_size is None
-            and work <= SHORT_PASS
+            and work <= AFFORDABLE_PASS
         )
 
     def _settings(self, count: int, likelihood: Likelihood, seed: int) -> Settings:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from autogp.likelihoods.quadrature import Integrand, align, diverges, expectation, gauss_hermite
+from autogp.likelihoods.quadrature import Integrand, align, diverges, expectation, gauss_hermite, lattice
 from autogp.likelihoods.sampling import directions, log_mean, normal_nodes
 from autogp.parameters import describe_parameters
 
@@ -96,11 +96,14 @@ class Likelihood(nn.Module):
     def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
         """E_q[log p(y | f)], the data term of the evidence lower bound.
 
-        Where gradients are recorded, which is in training, over one latent by 20 Gauss-Hermite points: value and
-        gradients then belong to one function, and a step costs little. Values alone are adaptive.
+        Where gradients are recorded, which is in training, over one latent by points that stay where they are: value
+        and gradients then belong to one function, smooth where log p has kinks. Values alone are adaptive.
         """
-        if noise is None and self.num_latents == 1 and not torch.is_grad_enabled():
-            return self._integrate(self._column, mean, variance, y, log=False).squeeze(-1)
+        if noise is None and self.num_latents == 1:
+            if not torch.is_grad_enabled():
+                return self._integrate(self._column, mean, variance, y, log=False).squeeze(-1)
+            f, weights = lattice(mean, variance)
+            return (weights.squeeze(-1) * self.log_prob(f, y)).sum(0)
         parts = self._parts(lambda values, log_weights: (log_weights.exp() * values).sum(0), mean, variance, y, noise)
         return parts.sum(0)
 
@@ -359,8 +362,8 @@ class Elementwise(Likelihood):
     def expected_log_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:  # [..., B, P]
         if not torch.is_grad_enabled():
             return self._integrate(self.log_density, mean, variance, y, log=False)
-        nodes, log_weights = self._nodes(mean)  # as in Likelihood.expected_log_prob
-        return (log_weights.exp() * self.log_density(mean + variance.sqrt() * nodes, y)).sum(0)
+        f, weights = lattice(mean, variance)  # as in Likelihood.expected_log_prob
+        return (weights * self.log_density(f, y)).sum(0)
 
     def log_expected_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:  # [..., B, P]
         return self._integrate(self.log_density, mean, variance, y, log=True)

@@ -1,7 +1,7 @@
 """Training: natural gradients, phases, checkpoints and progress."""
 
 from autogp.training.checkpoint import CheckpointError
-from autogp.training.lbfgs import train_exact
+from autogp.training.fullbatch import converge
 from autogp.training.loop import History, TrainingDivergedError, train
 from autogp.training.progress import Callback, PlainLines, Progress, ProgressBar, TrainingInterruptedError
 from autogp.training.refine import refine
@@ -29,10 +29,10 @@ __all__ = [
     "TrainingDivergedError",
     "TrainingInterruptedError",
     "absorb",
+    "converge",
     "refine",
     "start_inducing_inputs",
     "start_kernel",
     "start_latents",
     "train",
-    "train_exact",
 ]

@@ -15,7 +15,7 @@ from autogp.training.checkpoint import Checkpoint
 from autogp.training.optimisers import Adam, Optimiser, RMSProp
 from autogp.training.schedule import OBJECTIVES, Phase, Settings
 
-__all__ = ["History", "RunState", "Snapshot"]
+__all__ = ["History", "RunState", "Snapshot", "from_json", "grouped", "to_json"]
 
 COLUMNS = ("epoch", "step", "seconds", "objective", "value", "score", "learning_rate", "skipped")  # of the history
 COUNTERS = (
@@ -43,6 +43,7 @@ class History:
     best_epoch: int = 0
     best_score: float = -math.inf
     stopped: str = ""
+    converged: bool = False  # where the run can tell: `converge` can
 
     def tensors(self) -> dict[str, Tensor]:
         """The rows, column by column."""
@@ -166,7 +167,7 @@ class RunState:
         return found
 
     def load(self, snapshot: Snapshot) -> None:
-        groups = _grouped(snapshot, ".")
+        groups = grouped(snapshot, ".")
         self.model.load_state_dict(groups["model"], strict=False)
         self.held = Held(**groups["held"]) if "held" in groups else None
         if "natural" in groups:
@@ -207,14 +208,14 @@ class RunState:
         """All that is not a tensor, as JSON."""
         counters = {name: getattr(self, name) for name in COUNTERS}
         history = {name: value for name, value in vars(self.history).items() if name != "rows"}
-        return {"counters": _to_json(counters), "history": _to_json(history)}
+        return {"counters": to_json(counters), "history": to_json(history)}
 
     def restore(self, saved: Checkpoint) -> None:
         self.step = saved.step
-        for name, value in _from_json(saved.state["counters"]).items():
+        for name, value in from_json(saved.state["counters"]).items():
             setattr(self, name, value)
-        groups = _grouped({name: tensor.to(self.model.device) for name, tensor in saved.tensors.items()}, "/")
-        self.history = History(**_from_json(saved.state["history"]), rows=History.rows_of(groups.pop("history", {})))
+        groups = grouped({name: tensor.to(self.model.device) for name, tensor in saved.tensors.items()}, "/")
+        self.history = History(**from_json(saved.state["history"]), rows=History.rows_of(groups.pop("history", {})))
         self.load(groups["now"])
         self.good, self.best, self.untried = groups["good"], groups["best"], groups.get("untried")
         for hold, optimiser in self.optimisers.items():
@@ -226,7 +227,7 @@ class RunState:
         return [self.step_scale * share * phase.rate(part) for part in self.parts[phase.hold]]
 
 
-def _grouped(tensors: dict[str, Tensor], separator: str) -> dict[str, dict[str, Tensor]]:
+def grouped(tensors: dict[str, Tensor], separator: str) -> dict[str, dict[str, Tensor]]:
     """By what stands before the first separator."""
     groups: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -239,18 +240,18 @@ def _equal(first: Snapshot, second: Snapshot) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def _to_json(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """JSON knows neither NaN nor infinity: they become words."""
     if isinstance(value, dict):
-        return {name: _to_json(item) for name, item in value.items()}
+        return {name: to_json(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_to_json(item) for item in value]
+        return [to_json(item) for item in value]
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _from_json(value: Any) -> Any:
+def from_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _from_json(item) for name, item in value.items()}
+        return {name: from_json(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_from_json(item) for item in value]
+        return [from_json(item) for item in value]
     return float(value) if value in ("nan", "inf", "-inf") else value

@@ -1,0 +1,378 @@
+"""Training on all rows: q at its optimum by natural gradients, and everything else by L-BFGS, until neither gains."""
+
+import math
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from autogp.data import Source, TargetScaler
+from autogp.features import apply_frozen
+from autogp.likelihoods.quadrature import align
+from autogp.likelihoods.sampling import normal_nodes
+from autogp.model import Prepared, SparseGP, condition
+from autogp.objectives import expected_log_prob
+from autogp.posteriors import Natural
+from autogp.training.checkpoint import Checkpoint, Checkpoints
+from autogp.training.feed import Feed, device_named, validation_score
+from autogp.training.identity import data_identity, settings_identity
+from autogp.training.memory import kept_memory
+from autogp.training.progress import Callback, Interrupts, Progress, showing
+from autogp.training.schedule import Settings
+from autogp.training.settle import Block, settle
+from autogp.training.state import History, from_json, grouped, to_json
+from autogp.training.step import FAILURES, Batch, NonFiniteError, gradients_of
+
+__all__ = ["Profile", "converge"]
+
+ITERATIONS = 1000
+CORRECTIONS = 20  # pairs of steps and gradients that L-BFGS remembers
+WINDOW, SETTLED = 10, 1e-4  # evaluations, and the nats a row that they must gain together to go on
+# Nats a row that q may be away from its optimum: at first, at last, and as a share of what an evaluation has gained.
+Q_ROUGH, Q_SETTLED, Q_SHARE = 1e-4, 1e-6, 0.02
+REFUSED = 3.0  # nats a row above the best: the loss where there is none, or a larger one; line searches come back
+FARTHEST = 30.0  # from their start for logarithms: without noise in the targets they would go on for ever
+FLAT = 0.05  # nats a row and unit of a parameter: a steeper ELBO has not converged, even where no step gains
+POINTS = 128  # of the rule for several latent functions, the same for all rows: the objective has no noise
+BLOCK_NUMBERS = 2**21  # in the largest matrix of a block of rows
+PRECISION, SHIFT = "q.precision", "q.shift"  # of the best state
+NOT_CONVERGED = (
+    "training has ended before the ELBO had converged: the likelihood or the kernel may have kinks, or the start may "
+    "be far off. Scale the targets, or start the likelihood's parameters where the data are"
+)
+KEPT_NUMBERS = 2**25  # of the bases of all rows, that are kept between the steps of q; beyond they are computed again
+
+
+class Profile:
+    """The ELBO of all rows, maximised over q, as a function of everything else (for Gaussian noise: Titsias, 2009).
+
+    Its gradient is that of the ELBO at the best q, which is therefore held constant.
+    """
+
+    def __init__(self, model: SparseGP, source: Source, feed: Feed):
+        self.model, self.feed, self.source = model, feed, source
+        self.parameters = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and not name.startswith("posterior.")
+        }
+        latents, size = model.likelihood.num_latents, model.inducing_inputs.shape[-2]
+        sampled = "elbo" in model.likelihood.sampled
+        widest = latents * max(size, POINTS if sampled else 0)
+        rows = max(1, BLOCK_NUMBERS // widest)
+        self.slices = [np.arange(start, min(start + rows, len(source))) for start in range(0, len(source), rows)]
+        self.kept = len(source) * size * len(
+            model.kernel.gram(model.inducing_inputs, model.inducing_inputs[:, :1])
+        ) <= (KEPT_NUMBERS)
+        self.batches = [self.read(indices) for indices in self.slices] if self.kept else None
+        self.prior = Natural.prior(latents, size, model.device)
+        self.q = Natural.of(model.posterior)
+        self.sites: list[Tensor] | None = None  # of the best value so far
+        self.best, self.tolerance = -math.inf, Q_ROUGH
+        self.converged = False  # whether q was at its optimum there
+
+    def read(self, indices: np.ndarray) -> Batch:
+        x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in self.source.rows(indices))
+        batch = self.feed.batch(x, y, indices)
+        batch = batch._replace(weights=batch.weights * (len(indices) / self.feed.num_data))  # a part of one batch
+        if "elbo" not in self.model.likelihood.sampled:
+            return batch
+        nodes, _ = align(normal_nodes(self.model.likelihood.num_latents, POINTS), batch.weights[None, :, None])
+        return batch._replace(noise=nodes)
+
+    def __call__(self) -> tuple[Tensor, list[Tensor]]:
+        """The value, and its gradients; q and its sites are where they have settled."""
+        model, likelihood = self.model, self.model.likelihood
+        prepared = model.prepare(self.prior)
+        gram = prepared.gram.detach().requires_grad_()  # a leaf: the blocks add up its gradient
+        blocks = _Blocks(self, prepared._replace(gram=gram))
+        tolerance = self.tolerance * self.feed.total_weight
+        start = self.q if self.sites is None else None
+        self.q, sites, converged = settle(likelihood, blocks, self.prior, tolerance, self.sites, start)
+        moments = self.q.moments()
+        inputs = [gram, *self.parameters.values()]
+        value, gradients = -moments.kl(), [torch.zeros_like(each) for each in inputs]
+        for block in blocks:
+            marginals = condition(block.basis, block.prior_variance, moments)
+            rows = expected_log_prob(likelihood, marginals, block.batch.y, block.batch.noise)
+            data_term = (block.batch.weights * rows).double().sum()
+            value = value + data_term.detach()
+            gradients = [old + new for old, new in zip(gradients, gradients_of(data_term, inputs), strict=True)]
+        gain = abs(value.item() - self.best) / self.feed.total_weight
+        self.tolerance = min(self.tolerance, max(Q_SETTLED, Q_SHARE * gain))
+        if value.item() > self.best:  # a warm start for what follows: from worse places it would be a worse one
+            self.best, self.sites, self.converged = value.item(), sites, converged
+        through_gram = gradients_of((prepared.gram * gradients[0]).sum(), inputs[1:])
+        return value, [old + new for old, new in zip(gradients[1:], through_gram, strict=True)]
+
+
+class _Blocks:
+    """All rows as q sees them, any number of times: from memory, or a block at a time."""
+
+    def __init__(self, profile: Profile, prepared: Prepared):
+        self.profile, self.prepared = profile, prepared
+        self.kept = list(self._made()) if profile.batches is not None else None
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.kept) if self.kept is not None else self._made()
+
+    def _made(self) -> Iterator[Block]:
+        model, batches = self.profile.model, self.profile.batches
+        for batch in batches if batches is not None else map(self.profile.read, self.profile.slices):
+            yield Block(*model.basis(model.embed(batch.x), self.prepared), batch)
+
+
+def converge(
+    model: SparseGP,
+    source: Source,
+    settings: Settings,
+    *,
+    weights: np.ndarray | None = None,
+    validation: Source | None = None,
+    target_scaler: TargetScaler | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    verbose: bool | str = "auto",
+) -> History:
+    """Maximises the ELBO of all rows until it gains no more; an epoch is an iteration of L-BFGS.
+
+    The arguments are those of `train`. Of the settings, max_epochs, time_budget, patience, checkpoint_seconds and
+    device count. There is no noise, so that the end can be seen: below 1e-5 nats a row and iteration. A model that is
+    left before that says so by a ConvergenceWarning, unless one of the settings asked for it.
+    """
+    if settings.objective != "elbo":
+        raise ValueError(f"all rows at once are for the objective 'elbo', got {settings.objective!r}: use train")
+    feed = Feed(model.to(device_named(settings.device)), len(source), weights, target_scaler)
+    for rows in (source, validation):
+        if rows is not None:
+            feed.check(rows)
+    kept = settings_identity(settings, model) if folder is not None else {}
+    data = data_identity(source, feed.weights, validation, target_scaler) if folder is not None else {}
+    behind, found = apply_frozen(model, *([source] if validation is None else [source, validation]))
+    run = _Run(behind, found[0], settings, feed, None if validation is None else found[1], model)
+    with showing(verbose) as display, kept_memory():
+        run.callbacks = [*callbacks, *display]
+        if folder is None:
+            return run.go()
+        with Interrupts() as interrupts, Checkpoints(folder, kept, data) as checkpoints:
+            saved = checkpoints.load_newest() if resume else checkpoints.refuse_existing()
+            if saved is not None:
+                run.restore(saved)
+            run.checkpoints, run.interrupts = checkpoints, interrupts
+            return run.go()
+
+
+class _Converged(Exception):
+    """The last evaluations of the ELBO have gained nothing that counts."""
+
+
+class _Run:
+    """A run from its start, or from where it was saved, to its end."""
+
+    callbacks: Sequence[Callback]
+    checkpoints: Checkpoints | None = None
+    interrupts: Interrupts | None = None
+
+    def __init__(
+        self,
+        model: SparseGP,
+        source: Source,
+        settings: Settings,
+        feed: Feed,
+        validation: Source | None,
+        whole: SparseGP,
+    ):
+        self.model, self.settings, self.feed, self.validation = model, settings, feed, validation
+        self.whole = whole  # the model with the feature maps that are frozen
+        self.profile = Profile(model, source, feed)
+        parameters = self.profile.parameters
+        self.start = np.concatenate(
+            [np.zeros(0), *(each.detach().cpu().numpy().ravel() for each in parameters.values())]
+        )
+        self.logarithms = np.array(
+            [".log_" in name for name, each in parameters.items() for _ in range(each.numel())], bool
+        )
+        self.history, self.best = History(), {}
+        self.seconds = 0.0
+        # L-BFGS is deterministic: told the same losses and gradients, it is where it was before.
+        self.losses: list[float] = []
+        self.gradients: list[np.ndarray] = []
+        self.told = 0  # how many of them it knows
+        self.iteration = 0
+        self.last: np.ndarray | None = None  # where the loss was looked at last
+        self.max_iterations = settings.max_epochs or ITERATIONS
+
+    def go(self) -> History:
+        self.saved = time.monotonic()
+        self.started = self.saved - self.seconds
+        try:
+            if not self.history.stopped:
+                self._minimise()
+                self._save()
+        finally:  # however the run ends, the model is in its best state
+            self._finish()
+        return self.history
+
+    def _minimise(self) -> None:
+        history = self.history
+        options = {"maxiter": self.max_iterations, "maxcor": CORRECTIONS, "ftol": 0.0, "gtol": 0.0}
+        place, before = self.start, math.inf
+        try:
+            while self.profile.parameters and not history.stopped:
+                found = minimize(
+                    self._loss, place, jac=True, method="L-BFGS-B", callback=self._end_iteration, options=options
+                )
+                place = found.x
+                options["maxiter"] = self.max_iterations - self.iteration
+                if found.status == 1:
+                    history.stopped = history.stopped or "max_epochs"
+                if before - found.fun < SETTLED:  # a fresh start has not helped its line search
+                    break
+                before = found.fun
+        except _Converged:
+            pass
+        if not history.rows:  # it starts at its best, or nothing but q can learn
+            self._record(self.start)
+        history.stopped = history.stopped or "converged"
+        steepest = np.abs(self.gradients[int(np.argmin(self.losses))]).max(initial=0.0) if self.losses else 0.0
+        history.converged = history.stopped == "converged" and self.profile.converged and bool(steepest < FLAT)
+        if history.stopped == "converged" and not history.converged:
+            warnings.warn(NOT_CONVERGED, ConvergenceWarning, stacklevel=4)
+
+    def _loss(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        self.told += 1
+        if self.told > len(self.losses):
+            value, gradient = self._evaluate(vector)
+            self.losses.append(value)
+            self.gradients.append(gradient)
+            if len(self.losses) > WINDOW and min(self.losses[:-WINDOW]) - min(self.losses) < SETTLED:
+                raise _Converged
+        elif self.told == len(self.losses):  # resumed: from here on it goes on
+            self._put(vector)
+        self.last = vector.copy()
+        return self.losses[self.told - 1], self.gradients[self.told - 1]
+
+    def _put(self, vector: np.ndarray) -> None:
+        parameters = list(self.profile.parameters.values())
+        parts = torch.from_numpy(vector).split([parameter.numel() for parameter in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.data.copy_(part.view_as(parameter))  # in its own precision
+
+    def _evaluate(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        """Minus the ELBO, nats a row, and its gradient."""
+        refused = min(self.losses, default=math.inf) + REFUSED, np.zeros_like(vector)
+        if np.abs(vector - self.start)[self.logarithms].max(initial=0.0) > FARTHEST:
+            return refused
+        self._put(vector)
+        try:
+            value, gradients = self.profile()
+            value = -value.item() / self.feed.total_weight
+            gradient = -_vector(gradients) / self.feed.total_weight
+            if not math.isfinite(value + gradient.sum()):
+                raise NonFiniteError("the ELBO or its gradient is not finite")
+        except FAILURES:
+            if not self.losses:  # there is no way from this start
+                raise
+            return refused
+        return (value, gradient) if value < refused[0] else refused
+
+    def _end_iteration(self, intermediate_result: Any) -> None:
+        self.iteration += 1
+        if self.iteration > len(self.history.rows):
+            self._record(intermediate_result.x)
+        if self.history.stopped:
+            raise StopIteration  # L-BFGS takes it for the wish to stop
+
+    def _record(self, vector: np.ndarray) -> None:
+        """Keeps the best state, and says why to stop, if so."""
+        model, history, settings = self.model, self.history, self.settings
+        looked = self.last is not None and np.array_equal(vector, self.last)
+        value = -(self.losses[-1] if looked else self._evaluate(vector)[0])
+        q = self.profile.q
+        score = value if self.validation is None else validation_score(model, q, self.feed, self.validation)
+        epoch, self.seconds = len(history.rows) + 1, time.monotonic() - self.started
+        row = {"epoch": epoch, "step": epoch, "seconds": round(self.seconds, 3), "objective": "elbo"}
+        history.rows.append(row | {"value": value, "score": score, "learning_rate": 1.0, "skipped": 0})
+        if score > history.best_score:
+            history.best_epoch, history.best_score = epoch, score
+            self.best = {name: each.detach().clone() for name, each in model.state_dict().items()}
+            self.best |= {PRECISION: q.precision, SHIFT: q.shift}
+        progress = self._progress()
+        wishes = [callback(progress) for callback in self.callbacks]  # every callback is told
+        if any(wishes):
+            history.stopped = "callback"
+        elif settings.time_budget is not None and self.seconds >= settings.time_budget:
+            history.stopped = "time budget"
+        elif settings.patience is not None and epoch - history.best_epoch >= settings.patience:
+            history.stopped = "no better score"
+        if self.interrupts is not None and self.interrupts.received:
+            self._save()
+            assert self.checkpoints is not None
+            raise self.interrupts.error(f"after iteration {epoch}", self.checkpoints.folder)
+        if time.monotonic() - self.saved > settings.checkpoint_seconds:
+            self._save()
+
+    def _finish(self) -> None:
+        """Leaves the model in its best state, q included."""
+        if self.best:
+            state = dict(self.best)
+            q = Natural(state.pop(PRECISION), state.pop(SHIFT))
+            self.model.load_state_dict(state)
+            self.model.posterior.set_natural(q)
+
+    def _save(self) -> None:
+        if self.checkpoints is None:
+            return
+        tensors = {f"best/{name}": each for name, each in self.best.items()}
+        tensors |= {f"history/{name}": each for name, each in self.history.tensors().items()}
+        tensors |= {f"sites/{number}": each for number, each in enumerate(self.profile.sites or [])}
+        tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
+        tensors["gradients"] = torch.from_numpy(np.array(self.gradients).reshape(len(self.losses), -1))
+        history = {name: value for name, value in vars(self.history).items() if name != "rows"}
+        state = {"seconds": self.seconds, "history": history, "best": self.profile.best}
+        state["tolerance"] = self.profile.tolerance
+        self.checkpoints.save(len(self.history.rows), {n: each.cpu() for n, each in tensors.items()}, to_json(state))
+        self.saved = time.monotonic()
+
+    def restore(self, saved: Checkpoint) -> None:
+        state, groups = from_json(saved.state), grouped(saved.tensors, "/")
+        self.seconds = state["seconds"]
+        self.history = History(**state["history"], rows=History.rows_of(groups["history"]))
+        self.best = {name: each.to(self.model.device) for name, each in groups["best"].items()}
+        self.losses, self.gradients = saved.tensors["losses"].tolist(), list(saved.tensors["gradients"].numpy())
+        sites = [groups["sites"][str(number)].to(self.model.device) for number in range(len(groups.get("sites", {})))]
+        self.profile.sites, self.profile.best = sites or None, state["best"]
+        self.profile.tolerance = state["tolerance"]
+
+    def _progress(self) -> Progress:
+        last = self.history.rows[-1]
+        seconds, epoch = last["seconds"], last["epoch"]
+        left = seconds / epoch * (self.max_iterations - epoch)
+        budget = self.settings.time_budget
+        q = self.profile.q
+        return Progress(
+            step=epoch,
+            total_steps=self.max_iterations,
+            epoch=epoch,
+            epoch_end=True,
+            objective="elbo",
+            value=last["value"],
+            score=last["score"],
+            rows_per_second=self.feed.num_data * epoch / max(seconds, 1e-9),
+            seconds=seconds,
+            seconds_left=left if budget is None else max(0.0, min(left, budget - seconds)),
+            skipped=0,
+            predictor=lambda: self.whole.predictor(q),
+        )
+
+
+def _vector(tensors: Iterable[Tensor]) -> np.ndarray:
+    return np.concatenate([np.zeros(0), *(tensor.cpu().numpy().ravel() for tensor in tensors)])

@@ -1,0 +1,224 @@
+"""q at its optimum for given hyper-parameters: natural-gradient steps on all rows, each taken only if the ELBO rises.
+
+A row adds slope * a to b and curvature * a a' to Lambda, where a is its column of the basis A. These two numbers for
+each row and latent function, its site, are all that q knows of the rows: q = prior + (A diag(curvature) A', A slope).
+When the kernel moves, so does A, and the sites stay: q then stands near its new optimum.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from autogp.likelihoods import Likelihood
+from autogp.model import Marginals, condition
+from autogp.moments import DenseMoments
+from autogp.posteriors import Natural, Sites
+from autogp.training.step import Batch
+
+__all__ = ["Block", "Settled", "settle"]
+
+MOST_STEPS = 100
+SMALLEST_RATE = 1e-6
+START_SPREAD = 0.1  # of the mean of q(v) where it has to leave a saddle, standard deviations of its prior
+CURVATURE_POINTS = 16  # of the rule by which latent functions are coupled: a direction need not be exact
+MOST_PRODUCTS, ACCURACY = 20, 0.1  # of conjugate gradients: products, and the share of the residual that may be left
+
+
+class Block(NamedTuple):
+    """Rows as q sees them; memory holds one block of them, or all."""
+
+    basis: Tensor  # A = L^-1 Kzx, [G, M, B]
+    prior_variance: Tensor  # k(x, x), [G, B]
+    batch: Batch
+
+
+class Settled(NamedTuple):
+    """q where its steps have ended."""
+
+    q: Natural
+    sites: list[Tensor]  # slope and curvature of the rows of each block, [2, Q, B]
+    converged: bool
+
+
+class _Look(NamedTuple):
+    """The ELBO at q, and where a step of rate 1 would lead."""
+
+    value: float
+    rise: float  # what that step would gain where the ELBO is quadratic
+    target: Natural
+    sites: list[Tensor]
+
+
+@torch.no_grad()
+def settle(
+    likelihood: Likelihood,
+    blocks: Iterable[Block],
+    prior: Natural,
+    tolerance: float,
+    sites: Sequence[Tensor] | None = None,
+    start: Natural | None = None,
+) -> Settled:
+    """The q that maximises E_q[log p(y | f)] - KL(q || prior), up to `tolerance` nats.
+
+    It starts with the sites, or else from those that `start` gives (the prior, if none). A step of rate 1 is Newton's
+    for a log-concave likelihood, and the last for Gaussian noise. Where the ELBO would fall the rate is halved.
+    """
+    if likelihood.conjugate:  # the sites depend on the targets alone
+        sites = [_sites(likelihood, block.batch, *_anywhere(prior, block))[1] for block in blocks]
+        return Settled(_assemble(blocks, prior, sites), sites, True)
+    if sites is None:
+        q, here = prior, _look(likelihood, blocks, prior, prior)
+        ahead = here if start is None else _look(likelihood, blocks, start, prior)
+        if not any(each[0].any() for each in ahead.sites):  # no row has a slope: a product of functions that are all 0
+            generator = torch.Generator().manual_seed(0)
+            away = torch.randn(prior.shift.shape, dtype=torch.float64, generator=generator).to(prior.shift.device)
+            ahead = _look(likelihood, blocks, Natural(prior.precision, prior.shift + START_SPREAD * away), prior)
+        known = [torch.zeros_like(each) for each in here.sites]
+        here = here._replace(target=ahead.target, sites=ahead.sites, rise=ahead.rise)
+    else:
+        q, known = _assemble(blocks, prior, sites), list(sites)
+        here = _look(likelihood, blocks, q, prior)
+        if here.value != here.value:  # the sites do not fit this kernel
+            return settle(likelihood, blocks, prior, tolerance, start=start)
+    rate, rounding = 1.0, torch.finfo(known[0].dtype).eps
+    for _ in range(MOST_STEPS):
+        if here.rise < tolerance:
+            return Settled(q, known, True)
+        new = Natural(
+            torch.lerp(q.precision, here.target.precision, rate), torch.lerp(q.shift, here.target.shift, rate)
+        )
+        there = _look(likelihood, blocks, new, prior)
+        if there.value >= here.value - rounding * abs(here.value):
+            known = [torch.lerp(mine, theirs, rate) for mine, theirs in zip(known, here.sites, strict=True)]
+            q, here, rate = new, there, min(1.0, 2 * rate)
+            continue
+        rate *= 0.5
+        if rate < SMALLEST_RATE:
+            break
+    return Settled(q, known, False)
+
+
+def _look(likelihood: Likelihood, blocks: Iterable[Block], q: Natural, prior: Natural) -> _Look:
+    moments = q.moments()
+    mean, covariance = moments.mean[0], moments.covariance()[0]
+    value = -_divergence(moments, prior)
+    added, sites, latents = None, [], []
+    for block in blocks:
+        marginals = condition(block.basis.detach(), block.prior_variance.detach(), moments)
+        total, own = _sites(likelihood, block.batch, marginals.mean, marginals.variance)
+        value += total
+        here = Sites.of(block.basis.detach(), *own)
+        added = here if added is None else added + here
+        sites.append(own)
+        latents.append(marginals)
+    assert added is not None
+    target = prior.plus(added)
+    # The step's squared length in the Fisher metric of q: g' S g, g = b_target - Lambda_target m, and tr(S D S D) / 2
+    slope = target.shift - (target.precision @ mean[..., None]).squeeze(-1)
+    move = (covariance @ slope[..., None]).squeeze(-1)
+    if len(mean) > 1 and value == value:
+        move, sites = _coupled(likelihood, blocks, prior, sites, latents, slope, covariance)
+        shift = sum(Sites.shift_of(block.basis.detach(), own[0]) for block, own in zip(blocks, sites, strict=True))
+        target = Natural(target.precision, prior.shift + shift)
+    change = covariance @ (target.precision - q.precision)
+    rise = 0.5 * ((slope * move).sum() + 0.5 * (change * change.mT).sum()).item()
+    return _Look(value, rise, target, sites)
+
+
+def _sites(likelihood: Likelihood, batch: Batch, mean: Tensor, variance: Tensor) -> tuple[float, Tensor]:
+    """The data term, and the sites of the rows: alpha - 2 beta mean and -2 beta, [2, Q, B]."""
+    mean, variance = mean.detach().requires_grad_(), variance.detach().requires_grad_()  # [1, B, Q]
+    with torch.enable_grad():
+        total = _data_term(likelihood, batch, mean, variance, batch.noise)
+    alpha, beta = torch.autograd.grad(total, (mean, variance), allow_unused=True, materialize_grads=True)
+    curvature = -2 * beta[0].mT
+    return total.item(), torch.stack([alpha[0].mT + curvature * mean.detach()[0].mT, curvature])
+
+
+def _coupled(
+    likelihood: Likelihood,
+    blocks: Iterable[Block],
+    prior: Natural,
+    sites: list[Tensor],
+    latents: list[Marginals],
+    slope: Tensor,
+    covariance: Tensor,
+) -> tuple[Tensor, list[Tensor]]:
+    """Newton's step of the mean where a row's log density couples the latent functions, as a softmax does.
+
+    Solves (Lambda_prior + A H A') d = g by conjugate gradients; H are minus the rows' second derivatives, Q x Q. The
+    sites then are those that lead to m + d.
+    """
+    move, residual = torch.zeros_like(slope), slope
+    pulled = [torch.zeros_like(own[0]) for own in sites]  # H A'd of the rows, [Q, B]
+    direction = preconditioned = (covariance @ residual[..., None]).squeeze(-1)
+    length = first = (residual * preconditioned).sum()
+    for _ in range(MOST_PRODUCTS):
+        product = (prior.precision @ direction[..., None]).squeeze(-1)
+        rows = []
+        for block, marginals in zip(blocks, latents, strict=True):
+            basis = block.basis.detach()
+            along = torch.stack([row.to(basis) @ basis[q % len(basis)] for q, row in enumerate(direction)])  # A'd
+            rows.append(_pull(likelihood, block.batch, marginals, along))
+            product = product + Sites.shift_of(basis, rows[-1])
+        curvature = (direction * product).sum()
+        if not curvature > 0:
+            break
+        size = length / curvature
+        move = move + size * direction
+        pulled = [old + size * new for old, new in zip(pulled, rows, strict=True)]
+        residual = residual - size * product
+        preconditioned = (covariance @ residual[..., None]).squeeze(-1)
+        last, length = length, (residual * preconditioned).sum()
+        if length <= ACCURACY**2 * first:
+            break
+        direction = preconditioned + length / last * direction
+    found = []
+    for block, (own_slope, own_curvature), own_pulled in zip(blocks, sites, pulled, strict=True):
+        basis = block.basis.detach()
+        along = torch.stack([row.to(basis) @ basis[q % len(basis)] for q, row in enumerate(move)])
+        # slope = alpha - H A'd + curvature (mean + A'd)
+        found.append(torch.stack([own_slope - own_pulled + own_curvature * along, own_curvature]))
+    return move, found
+
+
+def _pull(likelihood: Likelihood, batch: Batch, marginals: Marginals, along: Tensor) -> Tensor:
+    """H A'd [Q, B]: minus the derivative of the data term's slopes along these changes of the means."""
+    mean = marginals.mean.detach().requires_grad_()
+    noise = None if batch.noise is None else batch.noise[:CURVATURE_POINTS]
+    with torch.enable_grad():
+        total = _data_term(likelihood, batch, mean, marginals.variance.detach(), noise)
+        (alpha,) = torch.autograd.grad(total, mean, create_graph=True)
+        (pulled,) = torch.autograd.grad((alpha[0].mT * along).sum(), mean, allow_unused=True, materialize_grads=True)
+    return -pulled[0].mT
+
+
+def _data_term(likelihood: Likelihood, batch: Batch, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Tensor:
+    return (batch.weights * likelihood.expected_log_prob(mean, variance, batch.y, noise)[0]).double().sum()
+
+
+def _anywhere(prior: Natural, block: Block) -> tuple[Tensor, Tensor]:
+    """Means and variances of some q(f)."""
+    mean = block.prior_variance.new_zeros(1, block.basis.shape[-1], len(prior.shift))
+    return mean, torch.ones_like(mean)
+
+
+def _assemble(blocks: Iterable[Block], prior: Natural, sites: Sequence[Tensor]) -> Natural:
+    """prior + (A diag(curvature) A', A slope)."""
+    added = None
+    for block, own in zip(blocks, sites, strict=True):
+        here = Sites.of(block.basis.detach(), *own)
+        added = here if added is None else added + here
+    assert added is not None
+    return prior.plus(added)
+
+
+def _divergence(moments: DenseMoments, prior: Natural) -> float:
+    """KL(q || prior)."""
+    old = prior.moments()
+    moved = (moments.mean - old.mean)[0]
+    quadratic = torch.einsum("qm,qmn,qn->", moved, prior.precision, moved)
+    trace = (prior.precision * moments.covariance()[0]).sum() - moved.numel()
+    return 0.5 * (trace + quadratic + (old.log_det - moments.log_det).sum()).item()
