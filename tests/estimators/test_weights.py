@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_iris
 
 from autogp import GPClassifier, GPRegressor
@@ -17,8 +18,8 @@ def line(count=80):
     return X, np.sin(2 * X[:, 0]) + 0.2 * rng.normal(size=count)
 
 
-def fitted(X, y, weights=None, **changes):
-    return GPRegressor(**{"n_inducing": 15, "max_epochs": 100, "random_state": 0, **changes}).fit(X, y, weights)
+def fitted(X, y, sample_weight=None, **changes):
+    return GPRegressor(**{"n_inducing": 15, "max_epochs": 100, "random_state": 0, **changes}).fit(X, y, sample_weight)
 
 
 def test_a_weight_of_two_is_like_the_row_twice():
@@ -68,12 +69,72 @@ def test_class_weights_find_the_rare_class():
     assert found["{'rare': 19.0}"] > 0.8
 
 
-def test_class_weights_multiply_the_rows_weights():
+def test_class_weights_multiply_the_rows_weights_and_keep_their_sum():
     X, y = imbalanced()
     small = {"n_inducing": 8, "max_epochs": 5, "random_state": 0}
-    by_class = GPClassifier(class_weight={"rare": 3.0}, **small).fit(X, y)
-    by_row = GPClassifier(**small).fit(X, y, sample_weight=np.where(y == "rare", 3.0, 1.0))
-    assert (by_class.predict_proba(X) == by_row.predict_proba(X)).all()
+    own = np.linspace(0.5, 1.5, len(y))
+    by_class = GPClassifier(class_weight={"rare": 3.0}, **small).fit(X, y, sample_weight=own)
+    both = np.where(y == "rare", 3.0, 1.0) * own
+    by_row = GPClassifier(**small).fit(X, y, sample_weight=both * own.sum() / both.sum())
+    np.testing.assert_allclose(by_class.predict_proba(X), by_row.predict_proba(X), rtol=1e-10)
+
+
+def test_importance_weights_leave_the_width_of_intervals():
+    rng = np.random.default_rng(1)
+    X, new = rng.uniform(-2, 2, (150, 1)), rng.uniform(-2, 2, (500, 1))
+    y = np.sin(2 * X[:, 0]) + 0.5 * rng.normal(size=150)
+    plain = fitted(X, y)
+    heavy = fitted(X, y, 10.0, weights="importance")
+    with pytest.warns(UserWarning, match=r"mean 10: .* as certain as from 1.5e\+03 rows, not 150; .*'importance'"):
+        copies = fitted(X, y, 10.0)
+    np.testing.assert_allclose(heavy.predict(new), plain.predict(new), atol=1e-3)
+
+    def of_function(model):  # without the noise
+        noise = model.model_.likelihood.variance.item() * model.target_scaler_.scale.item() ** 2
+        return np.sqrt(model.predict(new, return_std=True)[1] ** 2 - noise)
+
+    function = [of_function(model) for model in (plain, heavy, copies)]
+    np.testing.assert_allclose(function[1], function[0], rtol=0.01)
+    assert np.median(function[2] / function[0]) < 0.6
+
+
+def test_importance_weights_divide_the_variance_of_gaussian_noise():
+    """Rows of four times the weight have a quarter of the noise's variance in an exact Gaussian process."""
+    rng = np.random.default_rng(2)
+    X = np.sort(rng.uniform(-2, 2, 60))[:, None]
+    weights = np.where(np.arange(60) % 2 == 0, 4.0, 1.0)
+    y = np.sin(2 * X[:, 0]) + 0.4 / np.sqrt(weights) * rng.normal(size=60)
+    model = GPRegressor(60, weights="importance", random_state=0).fit(X, y, weights * 1e-3)
+    scaler, kernel = model.target_scaler_, model.model_.kernel
+    with torch.no_grad():
+        phi = model.model_.features(torch.from_numpy(X))
+        gram = kernel.gram(phi, phi)[0].numpy()
+    noise = model.model_.likelihood.variance.item() * weights.mean() / weights
+    scaled = (y - scaler.shift.item()) / scaler.scale.item()
+    exact = gram @ np.linalg.solve(gram + np.diag(noise), scaled) * scaler.scale.item() + scaler.shift.item()
+    np.testing.assert_allclose(model.predict(X), exact, atol=2e-3)
+
+
+@pytest.mark.parametrize("exponent", [-300, -20, 20, 300])
+@pytest.mark.parametrize("kind", [GPRegressor, GPClassifier])
+def test_extreme_weights_give_one_error_or_a_result(kind, exponent):
+    X, y = line(40)
+    y = y > 0 if kind is GPClassifier else y
+    model = kind(10, max_epochs=10, random_state=0)
+    with pytest.raises(ValueError, match=r"sample_weight must .* set weights='importance'"):
+        model.fit(X, y, 10.0**exponent)
+    assert np.isfinite(kind(10, max_epochs=10, weights="importance").fit(X, y, 10.0**exponent).log_density(X, y)).all()
+    spread = 10.0 ** np.linspace(-abs(exponent), 0, 40)
+    assert np.isfinite(kind(10, max_epochs=10, weights="importance").fit(X, y, spread).log_density(X, y)).all()
+
+
+def test_equal_rows_are_one_row_with_their_weights_together():
+    X, y = line(40)
+    counts = np.arange(40) % 3
+    order = np.random.default_rng(0).permutation(counts.sum())
+    twice = fitted(np.repeat(X, counts, axis=0)[order], np.repeat(y, counts)[order], max_epochs=5)
+    assert (twice.predict(X) == fitted(X, y, counts, max_epochs=5).predict(X)).all()
+    assert twice.n_rows_ == counts.sum()
 
 
 def test_the_best_epoch_on_held_out_rows_is_kept():

@@ -22,6 +22,18 @@ def test_standard_gives_every_column_zero_mean_and_unit_variance() -> None:
     torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(3, dtype=torch.float64))
 
 
+def test_auto_stretches_a_column_to_the_range_that_the_others_share() -> None:
+    rng = np.random.default_rng(0)
+    x = np.hstack([rng.integers(0, 2, (500, 20)), rng.uniform(0, 0.05, (500, 1))]).astype(float)
+    scale = Scaling.from_summary(summarise(ArraySource(x)), "auto").scale
+    assert len(set(scale[:20].tolist())) == 1
+    assert scale[20].item() == pytest.approx(0.05 * scale[0].item(), rel=0.01)
+    pixels = summarise(ArraySource(np.clip(x[:, :20], 0, 1)))
+    assert (Scaling.from_summary(pixels, "auto").scale == Scaling.from_summary(pixels, "global").scale).all()
+    few = summarise(ArraySource(x[:, 6:]))
+    assert (Scaling.from_summary(few, "auto").scale == Scaling.from_summary(few).scale).all()
+
+
 def test_global_divides_all_columns_by_one_number() -> None:
     x = rows(5.0)
     scaler = Scaling.from_summary(summarise(ArraySource(x)), "global")
@@ -46,7 +58,7 @@ def test_constant_columns_become_exactly_zero(mode, value: float) -> None:
 
 
 def test_unknown_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="mode must be 'standard', 'global' or 'none', got 'minmax'"):
+    with pytest.raises(ValueError, match="mode must be 'auto', 'standard', 'global' or 'none', got 'minmax'"):
         Scaling.from_summary(summarise(ArraySource(np.eye(2))), "minmax")  # type: ignore[arg-type]
 
 

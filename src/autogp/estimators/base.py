@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from autogp.data import Source, Subset, Summary, TableEncoder, TargetScaler, summarise
 from autogp.estimators.files import save_estimator
 from autogp.estimators.gaps import Filled, Gaps
-from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
+from autogp.estimators.inputs import WithTargets, as_source, is_source, targets_of
 from autogp.estimators.summary import describe, relevance
+from autogp.estimators.weights import checked_weights, merged
 from autogp.features import Chain, Columns, Scaling
 from autogp.features.base import Mapped, as_map
 from autogp.kernels import Kernel
@@ -52,7 +53,6 @@ SCORE_ROWS = 20_000  # of the training data, for elbo_ and loo_score_
 SCALED_ROWS = 20_000  # enough to scale the outputs of a feature map by
 STREAM_ROWS = 1_000  # absorbed at a time by partial_fit
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
-SAME_UNIT_COLUMNS = 16
 ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
@@ -72,6 +72,7 @@ class GPEstimator(BaseEstimator):
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "share_kernel": ["boolean", None],
         "scaling": [StrOptions({"auto", "standard", "global", "none"})],
+        "weights": [StrOptions({"counts", "importance"})],
         "start": [Start, None],
         "settings": [Settings, None],
         "max_epochs": [Interval(Integral, 1, None, closed="left"), None],
@@ -102,6 +103,7 @@ class GPEstimator(BaseEstimator):
         n_components: int = 1,
         share_kernel: bool | None = None,
         scaling: str = "auto",
+        weights: str = "counts",
         start: Start | None = None,
         settings: Settings | None = None,
         max_epochs: int | None = None,
@@ -122,6 +124,7 @@ class GPEstimator(BaseEstimator):
         self.n_components = n_components
         self.share_kernel = share_kernel
         self.scaling = scaling
+        self.weights = weights
         self.start = start
         self.settings = settings
         self.max_epochs = max_epochs
@@ -212,6 +215,9 @@ class GPEstimator(BaseEstimator):
             weights = None if weights is None else weights[kept]
         if weights is not None and (weights == 0).any():
             rows, weights = Subset(rows, np.flatnonzero(weights)), weights[weights > 0]
+        count = len(rows)
+        if count <= ONE_BATCH:
+            rows, weights = merged(rows, weights)
 
         self._gaps = Gaps.of(rows, self.encoder_, seed)
         encoding = None if self.encoder_ is None else Columns.of(self.encoder_)
@@ -227,7 +233,7 @@ class GPEstimator(BaseEstimator):
         self.model_ = model
         if self._gaps.flagged.any():
             self._train_beside_gaps(model, rows, weights, validation, seed, callbacks)
-        self.n_rows_ = summary.rows
+        self.n_rows_ = count
         self._score_training_rows(rows, weights)
         if encoding is not None:
             encoding.settle()
@@ -248,7 +254,7 @@ class GPEstimator(BaseEstimator):
             outputs = summarise(Mapped(numbers, own), allow_missing_targets=True, max_rows=SCALED_ROWS)
             scaling = Scaling.from_summary(outputs, self.scaling if self.scaling != "auto" else "global")  # pyright: ignore
             return Chain(*maps, own, scaling), summary
-        maps.append(Scaling.from_summary(summary, self._scaling_of(summary)))
+        maps.append(Scaling.from_summary(summary, self.scaling))  # pyright: ignore
         if own is not None:
             as_map(own).fit(Mapped(numbers, maps[-1]), seed=seed)
             maps.append(own)
@@ -387,17 +393,6 @@ class GPEstimator(BaseEstimator):
         )
         return np.sort(kept), np.sort(held)
 
-    def _scaling_of(self, summary: Summary) -> Any:
-        """Columns that share a unit, such as pixels, are scaled by one number; others each by its own."""
-        if self.scaling != "auto":
-            return self.scaling
-        if self._varies.sum() < SAME_UNIT_COLUMNS:
-            return "standard"
-        low, high = summary.x.minimum[self._varies], summary.x.maximum[self._varies]
-        span = high.max() - low.min()
-        shared = (np.abs(low - low.min()) <= 0.1 * span) & (np.abs(high - high.max()) <= 0.1 * span)
-        return "global" if shared.mean() > 0.5 else "standard"
-
     def _start_model(
         self, rows: Source, features: Chain, likelihood: Likelihood, seed: int, by_class: bool
     ) -> SparseGP:
@@ -459,19 +454,7 @@ class GPEstimator(BaseEstimator):
         self.elbo_ = self.loo_score_ = math.nan  # they would need the old rows
 
     def _check_weights(self, sample_weight: Any, count: int) -> np.ndarray | None:
-        if sample_weight is None:
-            return None
-        weights = np.asarray(sample_weight, dtype=np.float64)
-        weights = np.full(count, weights) if weights.ndim == 0 else weights
-        if weights.shape != (count,):
-            raise ValueError(f"sample_weight must be one number per row, [{count}], got the shape {weights.shape}")
-        refuse_non_finite(weights, "sample_weight")
-        if (weights < 0).any():
-            row = int(np.argmax(weights < 0))
-            raise ValueError(f"sample_weight must not be negative, got {weights[row]:g} in row {row} (counted from 0)")
-        if not weights.any():
-            raise ValueError("sample_weight must not be zero for every row")
-        return weights
+        return checked_weights(sample_weight, count, self.weights)
 
     # -- predicting -----------------------------------------------------------------------------------------------
 

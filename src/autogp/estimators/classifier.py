@@ -50,6 +50,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         Whether all classes share kernel and inducing inputs, as they do by default; False is slower, as in the paper.
     scaling : {"auto", "standard", "global", "none"}
         Of the inputs: each column by its own deviation, all by one number (as suits pixels), or not at all.
+    weights : {"counts", "importance"}
+        What `sample_weight` means: "counts", a weight of 2 is the row twice, as in scikit-learn; "importance", only
+        ratios matter, and the model is as certain as without weights.
     start : Start or None
         Where the hyper-parameters start, in place of what the data suggest.
     settings : Settings or None
@@ -67,7 +70,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     checkpoint : str or None
         Folder in which training is saved at intervals; fit goes on from there if it was interrupted.
     class_weight : dict, "balanced" or None
-        Weights of the classes.
+        Weights of the classes; only their ratios matter, the rows together count as much as without.
     random_state : int, RandomState or None
         Seed of everything random.
     verbose : bool or "auto"
@@ -112,6 +115,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         n_components: int = 1,
         share_kernel: bool | None = None,
         scaling: str = "auto",
+        weights: str = "counts",
         start: Start | None = None,
         settings: Settings | None = None,
         max_epochs: int | None = None,
@@ -134,6 +138,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             n_components=n_components,
             share_kernel=share_kernel,
             scaling=scaling,
+            weights=weights,
             start=start,
             settings=settings,
             max_epochs=max_epochs,
@@ -249,7 +254,11 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                 found[labels.index(label)] = weight
         else:
             found[there] = compute_class_weight("balanced", classes=there, y=targets)
-        return found[targets] * (1.0 if weights is None else weights)
+        weights = np.ones(len(targets)) if weights is None else weights
+        total = (found[targets] * weights).sum()
+        if not total:
+            raise ValueError("class_weight must not be zero for every row")
+        return found[targets] * weights * (weights.sum() / total)
 
     def _encode_targets(self, y: Labels) -> np.ndarray:
         """Labels as numbers from 0."""

@@ -52,6 +52,9 @@ class GPRegressor(RegressorMixin, GPEstimator):
         Whether all outputs share kernel and inducing inputs; by default they do, except in a network.
     scaling : {"auto", "standard", "global", "none"}
         Of the inputs: each column by its own deviation, all by one number (as suits pixels), or not at all.
+    weights : {"counts", "importance"}
+        What `sample_weight` means: "counts", a weight of 2 is the row twice, as in scikit-learn; "importance", only
+        ratios matter, and the model is as certain as without weights.
     start : Start or None
         Where the hyper-parameters start, in place of what the data suggest.
     settings : Settings or None

@@ -13,6 +13,8 @@ from autogp.features.base import FeatureMap
 
 __all__ = ["Scaling"]
 
+SAME_UNIT_COLUMNS = 16
+
 
 class Scaling(Affine, FeatureMap):
     """Inputs minus `shift`, divided by `scale`, both [D].
@@ -27,13 +29,17 @@ class Scaling(Affine, FeatureMap):
     elementwise = True
 
     @classmethod
-    def from_summary(cls, summary: Summary, mode: Literal["standard", "global", "none"] = "standard") -> "Scaling":
+    def from_summary(
+        cls, summary: Summary, mode: Literal["auto", "standard", "global", "none"] = "standard"
+    ) -> "Scaling":
         """The scaling that fits the data summarised; columns that never vary become zero.
 
         Arguments:
             summary: From `summarise`.
             mode: "standard" gives every column unit variance; "global" divides all columns by one number, the root of
-                their mean variance, as suits images; "none" leaves inputs as they are.
+                their mean variance, as suits images; "none" leaves inputs as they are. "auto" is "global" where most
+                of at least 16 columns share a range, as pixels do, and columns with a smaller range are stretched to
+                it; else it is "standard".
 
         Example:
             >>> from autogp.data import ArraySource, summarise
@@ -42,12 +48,17 @@ class Scaling(Affine, FeatureMap):
             tensor([[1., 0.]])
         """
         shift, scale = summary.x.shift_and_scale()
+        if mode == "auto":
+            ratio = _ranges(summary)
+            mode, ratio = ("standard", 1.0) if ratio is None else ("global", ratio)
+        else:
+            ratio = 1.0
         if mode == "global":
-            scale = np.full_like(scale, float(np.sqrt(np.mean(summary.x.std**2))) or 1.0)
+            scale = np.full_like(scale, float(np.sqrt(np.mean(summary.x.std**2))) or 1.0) * ratio
         elif mode == "none":
             shift, scale = np.zeros_like(shift), np.ones_like(scale)
         elif mode != "standard":
-            raise ValueError(f"mode must be 'standard', 'global' or 'none', got {mode!r}")
+            raise ValueError(f"mode must be 'auto', 'standard', 'global' or 'none', got {mode!r}")
         return cls(torch.from_numpy(shift), torch.from_numpy(scale))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,3 +66,16 @@ class Scaling(Affine, FeatureMap):
 
     def origins(self, columns: Sequence[int | None]) -> list[int | None]:
         return list(columns)
+
+
+def _ranges(summary: Summary) -> np.ndarray | None:
+    """The range of each column beside the one that most columns share, [D]; none where they share none."""
+    low, high = summary.x.minimum, summary.x.maximum
+    varies = low < high
+    if varies.sum() < SAME_UNIT_COLUMNS:
+        return None
+    span = high[varies].max() - low[varies].min()
+    shared = (low - low[varies].min() <= 0.1 * span) & (high[varies].max() - high <= 0.1 * span)
+    if shared[varies].mean() <= 0.5:
+        return None
+    return np.where(shared | ~varies, 1.0, (high - low) / span)
