@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -64,6 +66,27 @@ def test_prediction_in_chunks_of_any_size_equals_prediction_at_once(name):
         for chunk, found in predictor.chunks(x, chunk_size):
             torch.testing.assert_close(found.mean, whole.mean[:, chunk], rtol=1e-11, atol=1e-12)
             torch.testing.assert_close(found.variance, whole.variance[:, chunk], rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_mean_of_a_predictor_is_that_of_the_mixture(name):
+    model, x = models()[name], rows(23)
+    found = model(x)
+    expected = (found.log_weights.exp()[:, None, None] * found.mean).sum(0).detach()
+    torch.testing.assert_close(model.predictor().mean(x), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_predictor_takes_any_root_of_the_covariance(lower):
+    model, x = models()["gaussian"], rows(23)
+    with torch.no_grad():
+        moments = model.posterior.moments()
+        covariance = moments.covariance()
+        root = (
+            torch.linalg.cholesky(covariance) if lower else torch.linalg.cholesky(covariance.flip(-2, -1)).flip(-2, -1)
+        )
+        q = SimpleNamespace(moments=lambda inverse: replace(moments, root=root))
+        torch.testing.assert_close(model.predictor(q)(x).variance, model(x).variance, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", MODELS)

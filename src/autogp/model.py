@@ -10,13 +10,21 @@ from torch import Tensor, nn
 from autogp.kernels import Kernel
 from autogp.kernels.base import check_finite, check_points
 from autogp.likelihoods import Likelihood, Prediction
-from autogp.linalg import FIRST_JITTER, NotPositiveDefiniteError, safe_cholesky, safe_factor_and_inverse, solve, whiten
+from autogp.linalg import (
+    FIRST_JITTER,
+    NotPositiveDefiniteError,
+    row_blocks,
+    safe_cholesky,
+    safe_factor_and_inverse,
+    solve,
+    whiten,
+)
 from autogp.moments import HeldMoments, Moments
 from autogp.posteriors import Posterior, Variational
 
 __all__ = ["Joint", "Marginals", "Predictor", "Prepared", "SparseGP", "apply_map", "condition"]
 
-CHUNK_NUMBERS = 2**24  # numbers in the largest temporary of a prediction: 64 MiB in float32
+CHUNK_NUMBERS = 2**22  # in the largest temporary of a prediction: 16 MiB in float32
 
 
 class Marginals(NamedTuple):
@@ -155,7 +163,7 @@ class SparseGP(nn.Module):
         if not isinstance(moments, HeldMoments):
             return condition(*self.basis(phi, prepared), moments)
         weights, norms = solve(prepared.gram, prepared.inverse, self._cross(phi))  # W = Kzz^-1 Kzx, |L^-1 Kzx|^2
-        return _marginals(moments, moments.project_weights(weights), norms, self.kernel.diag(phi))
+        return _marginals(moments.log_weights, moments.project_weights(weights), norms, self.kernel.diag(phi))
 
     def predictor(self, q: Variational | None = None) -> "Predictor":
         """The model as it is now, with its M x M work done, for any number of rows."""
@@ -207,7 +215,7 @@ class SparseGP(nn.Module):
 
 
 class Predictor:
-    """A model as it was when this was made: rows cost two products of matrices, and nothing that is M x M x M.
+    """A model as it was when this was made: rows cost products with M x M matrices, nothing that is M x M x M.
 
     >>> import torch
     >>> from autogp.kernels import RBF
@@ -220,12 +228,19 @@ class Predictor:
     @torch.no_grad()
     def __init__(self, model: SparseGP, q: Variational | None = None):
         prepared = model.prepare(q)
-        moments = prepared.moments
+        moments, inverse = prepared.moments, prepared.inverse  # q(v) and L^-1 [G, M, M]
         if isinstance(moments, HeldMoments):
             moments = moments.whitened()
-        self._prepared = Prepared(
-            prepared.factor, prepared.inverse.to(model.dtype), moments.detach(model.dtype), prepared.gram
-        )
+        self._log_weights = moments.log_weights.to(model.dtype)
+        self._shape = moments.mean.shape[:2]  # K, Q
+        roots, means = (_grouped(part, len(inverse)) for part in (moments.upper_root().mT, moments.mean))
+        # With S = R R', R upper triangular: L^-1 and R' L^-1 are lower triangular, [G, 1 + KQ / G, M, M].
+        maps = torch.cat([inverse[:, None], roots @ inverse[:, None]], 1)
+        self._maps = [
+            (stop, maps[:, :, start:stop, :stop].flatten(1, 2).to(model.dtype))
+            for start, stop in row_blocks(inverse.shape[-1])
+        ]
+        self._means = (means @ inverse).to(model.dtype)  # m' L^-1, [G, KQ / G, M]
         self._model = copy.copy(model)  # with parts of its own, all but the posterior, whose moments are kept above
         self._model._modules = {
             name: None if name == "posterior" else copy.deepcopy(part) for name, part in model._modules.items()
@@ -258,21 +273,52 @@ class Predictor:
 
     @property
     def chunk_rows(self) -> int:
-        """How many rows keep the largest temporary within 64 MiB."""
-        components, latents, size = self._prepared.moments.mean.shape
-        widest = max(size, self._model.inducing_inputs.shape[-1], 512)
-        return max(1, CHUNK_NUMBERS // (components * latents * widest))
+        """How many rows keep the largest temporary within 16 MiB."""
+        groups, count, size = self._means.shape
+        widest = max(groups * (1 + count) * size, self._model.inducing_inputs.shape[-1], 512 * groups * count)
+        return max(1, CHUNK_NUMBERS // widest)
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Marginals:
         """q(f) at each row of x, all at once."""
-        return self.at(self._model.embed(x.to(self._model.device) if isinstance(x, Tensor) else x))
+        return self.at(self._embed(x))
 
     @torch.no_grad()
     def at(self, phi: Tensor) -> Marginals:
         """q(f) at inputs of the kernel, phi [B, D]."""
         check_finite(x=phi)
-        return self._model.marginals(phi, self._prepared)
+        cross = self._model._cross(phi)  # Kzx, [G, M, B]
+        count = 1 + self._means.shape[1]
+        products = ((rows @ cross[:, :stop]).square_().unflatten(1, (count, -1)) for stop, rows in self._maps)
+        # |L^-1 Kzx|^2 = |A|^2 and |R' L^-1 Kzx|^2 = A' S A, [G, 1 + KQ / G, B]
+        norms = torch.stack([block.sum(2) for block in products]).sum(0)
+        projected = self._latent_means(cross), _ungrouped(norms[:, 1:], self._shape)
+        return _marginals(self._log_weights, projected, norms[:, 0], self._model.kernel.diag(phi))
+
+    @torch.no_grad()
+    def mean(self, x: Tensor) -> Tensor:
+        """E[f] at each row of x, [B, Q], all at once: a small part of the work for q(f)."""
+        phi = self._embed(x)
+        check_finite(x=phi)
+        means = self._latent_means(self._model._cross(phi))
+        return (self._log_weights.exp()[:, None, None] * means).sum(0).mT
+
+    def _embed(self, x: Tensor) -> Tensor:
+        return self._model.embed(x.to(self._model.device) if isinstance(x, Tensor) else x)
+
+    def _latent_means(self, cross: Tensor) -> Tensor:
+        """A' m = (m' L^-1) Kzx, [K, Q, B]."""
+        return _ungrouped(self._means @ cross, self._shape)
+
+
+def _grouped(parts: Tensor, groups: int) -> Tensor:
+    """What belongs to each basis: [G, KQ / G, ...] from [K, Q, ...], where G is 1 or Q."""
+    return parts.flatten(0, 1)[None] if groups == 1 else parts.transpose(0, 1)
+
+
+def _ungrouped(parts: Tensor, shape: torch.Size) -> Tensor:
+    """The way back, for [K, Q] = shape."""
+    return parts[0].unflatten(0, shape) if len(parts) == 1 else parts.transpose(0, 1)
 
 
 def apply_map(features: nn.Module, x: Tensor) -> Tensor:
@@ -283,13 +329,15 @@ def apply_map(features: nn.Module, x: Tensor) -> Tensor:
 
 def condition(basis: Tensor, prior_variance: Tensor, moments: Moments) -> Marginals:
     """q(f) from the basis A [G, M, B], k(x, x) [G, B] and q(v): mean A'm, variance k - |A|^2 + A'SA."""
-    return _marginals(moments, moments.project(basis), basis.square().sum(-2), prior_variance)
+    return _marginals(moments.log_weights, moments.project(basis), basis.square().sum(-2), prior_variance)
 
 
-def _marginals(moments: Moments, projected: tuple[Tensor, Tensor], norms: Tensor, prior_variance: Tensor) -> Marginals:
+def _marginals(
+    log_weights: Tensor, projected: tuple[Tensor, Tensor], norms: Tensor, prior_variance: Tensor
+) -> Marginals:
     """From A'm and diag(A'SA) [K, Q, B], |A|^2 [G, B] and k(x, x) [G, B]."""
     mean, explained = projected
     residual = prior_variance - norms
     floor = torch.finfo(norms.dtype).eps * prior_variance.detach()
     variance = torch.maximum(residual, floor) + explained
-    return Marginals(moments.log_weights, mean.mT, variance.mT, residual.mT)
+    return Marginals(log_weights, mean.mT, variance.mT, residual.mT)

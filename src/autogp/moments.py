@@ -2,14 +2,14 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from autogp.linalg import expected_log_normal
+from autogp.linalg import expected_log_normal, safe_cholesky
 
 __all__ = [
     "DenseMoments",
@@ -34,6 +34,11 @@ class Moments(ABC):
     def covariance(self) -> Tensor:
         """S, [K, Q, M, M]."""
 
+    def upper_root(self) -> Tensor:
+        """An upper triangular R with S = R R', [K, Q, M, M]: the factor of the matrix turned around, turned back."""
+        covariance = self.covariance()
+        return safe_cholesky(covariance.flip(-2, -1), torch.finfo(covariance.dtype).eps).flip(-2, -1)
+
     @abstractmethod
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         """A' mean and diag(A' S A), both [K, Q, B], for a basis A [G, M, B] with G = 1 or Q."""
@@ -54,10 +59,6 @@ class Moments(ABC):
         cross_entropy = 0.5 * (weights * (cross + size * math.log(2 * math.pi)).sum(-1)).sum()
         overlap = torch.logsumexp(self.log_weights + self._log_overlaps(), -1)  # [K]
         return torch.minimum(convexity, (weights * overlap).sum() + cross_entropy)
-
-    def detach(self, dtype: torch.dtype) -> Self:
-        """The same numbers in another precision, as constants."""
-        return replace(self, **{name: tensor.detach().to(dtype) for name, tensor in vars(self).items()})
 
     def _trace(self) -> Tensor:
         """tr S, [K, Q]."""
@@ -82,6 +83,9 @@ class RootMoments(Moments):
     def covariance(self) -> Tensor:
         return self.root @ self.root.mT
 
+    def upper_root(self) -> Tensor:
+        return super().upper_root() if self.root.tril(-1).any() else self.root
+
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         return _weigh(self.mean, basis), (self.root.mT.to(basis.dtype) @ basis).square().sum(-2)
 
@@ -97,6 +101,9 @@ class DiagonalMoments(Moments):
 
     def covariance(self) -> Tensor:
         return torch.diag_embed(self.variance)
+
+    def upper_root(self) -> Tensor:
+        return torch.diag_embed(self.variance.sqrt())
 
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         return _weigh(self.mean, basis), _weigh(self.variance, basis.square())

@@ -126,6 +126,13 @@ def test_narrow_q_predicts_the_conditional_moments(kind: str):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_expected_target_is_the_latent_mean_where_the_likelihood_says_so(kind: str):
+    case = make(kind)
+    expected = case.likelihood.predictive_moments(case.mean, case.variance)[0]
+    assert case.likelihood.mean_is_latent == (expected.shape == case.mean.shape and bool((expected == case.mean).all()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_predict_gives_the_moments_of_the_mixture(kind: str):
     case = make(kind)
     mean, variance = case.latents(3), case.latents(3, seed=2).sigmoid()  # [K, B, Q]

@@ -488,10 +488,15 @@ class GPEstimator(BaseEstimator):
     def _marginals(self, source: Source) -> Iterator[tuple[slice, Marginals, np.ndarray]]:
         """q(f) at each row beside its target, a block at a time; memory does not grow with the number of rows."""
         predictor, one_noise = self._predictor, self.model_.likelihood.with_row_noise() is not None
-        for start in range(0, len(source), predictor.chunk_rows):
-            block = slice(start, min(start + predictor.chunk_rows, len(source)))
-            x, y = source.rows(np.arange(block.start, block.stop))
+        for block, x, y in self._blocks(source):
             yield block, self._gaps.marginals(predictor, x, one_noise), y
+
+    def _blocks(self, source: Source) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """Rows beside their targets, as many at a time as the predictor takes."""
+        step = self._predictor.chunk_rows
+        for start in range(0, len(source), step):
+            block = slice(start, min(start + step, len(source)))
+            yield block, *source.rows(np.arange(block.start, block.stop))
 
     def _log_target_scale(self, y: np.ndarray) -> Tensor:
         """What scaling adds to the log density of each row, [B]; a missing target has no density and no scale."""

@@ -194,7 +194,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         source = self._predicted_rows(X)
         found = np.empty((len(source), len(self.classes_)))
         for block, marginals, _ in self._marginals(source):
-            mean = self.model_.likelihood.predict(*marginals[:3]).mean
+            # Integrals over q(f) are by rules of a few digits, for which float32 is enough.
+            mean = self.model_.likelihood.predict(*(part.float() for part in marginals[:3])).mean
             mean = mean.detach().double().cpu().numpy()
             found[block] = np.hstack([1 - mean, mean]) if mean.shape[1] == 1 else mean
         return found / found.sum(1, keepdims=True)

@@ -82,6 +82,13 @@ class Gaps:
             _average(known, predictor, rows[start : start + step], *self._draws(x, gaps, rows[start : start + step]))
         return known
 
+    def mean(self, predictor: Predictor, x: np.ndarray) -> Tensor:
+        """E[f] at rows [B, C], [B, Q]."""
+        if not self.strange(x).any():
+            return predictor.mean(_tensor(x))
+        found = self.marginals(predictor, x, one_noise=False)
+        return (found.log_weights.exp()[:, None, None] * found.mean).sum(0)
+
     def spread(self, predictor: Predictor, x: np.ndarray) -> Tensor:
         """Var[m] of rows [B, C] over what their gaps may have held, [B, Q]; 0 where they have none."""
         base = predictor(_tensor(self.filled(x)))

@@ -174,6 +174,12 @@ class GPRegressor(RegressorMixin, GPEstimator):
         source = self._predicted_rows(X)
         levels = None if quantiles is None else _checked_levels(quantiles).to(self.model_.device)
         likelihood, scaler = self.model_.likelihood, self.target_scaler_
+        if likelihood.mean_is_latent and levels is None and not return_std:
+            mean = np.empty((len(source), self.n_outputs_))
+            for block, x, _ in self._blocks(source):
+                centre = self._gaps.mean(self._predictor, x).double()
+                mean[block] = (centre if scaler is None else scaler.inverse_mean(centre)).cpu().numpy()
+            return mean[:, 0] if self._single else mean
         mean, variance = np.empty((2, len(source), self.n_outputs_))
         below = np.empty((len(source), self.n_outputs_, 0 if levels is None else len(levels)))
         for block, marginals, _ in self._marginals(source):

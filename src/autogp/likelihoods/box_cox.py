@@ -24,6 +24,7 @@ class BoxCox(Gaussian):
     """
 
     affine_targets = False
+    mean_is_latent = False
     unit: Tensor
     spread: Tensor
 

@@ -21,6 +21,7 @@ class Gaussian(Elementwise):
     """
 
     affine_targets = True
+    mean_is_latent = True
     conjugate = True
 
     def __init__(self, num_outputs: int = 1, variance: float | Tensor = 1.0):

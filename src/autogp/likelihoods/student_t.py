@@ -24,6 +24,7 @@ class StudentT(Elementwise):
     """
 
     affine_targets = True
+    mean_is_latent = True
     finite_loo = True
     df: Tensor
 

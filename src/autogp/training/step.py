@@ -181,9 +181,9 @@ def apply(
 
 
 def draw(model: SparseGP, num_rows: int, samples: int, generator: torch.Generator) -> Tensor:
-    """Standard normal noise, [S, K, B, Q]."""
-    shape = (samples, len(model.posterior.logits), num_rows, model.likelihood.num_latents)
-    return torch.randn(shape, dtype=model.dtype, device=model.device, generator=generator)
+    """Standard normal noise, [S, K, B, Q]; rows vary fastest in memory, as in the means and variances of q(f)."""
+    shape = (samples, len(model.posterior.logits), model.likelihood.num_latents, num_rows)
+    return torch.randn(shape, dtype=model.dtype, device=model.device, generator=generator).mT
 
 
 def _noise(likelihood: Likelihood, batch: Batch, objective: str) -> Tensor | None:
