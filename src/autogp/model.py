@@ -278,6 +278,15 @@ class Predictor:
         widest = max(groups * (1 + count) * size, self._model.inducing_inputs.shape[-1], 512 * groups * count)
         return max(1, CHUNK_NUMBERS // widest)
 
+    def after(self, features: nn.Module) -> "Predictor":
+        """The same of rows x, where this one is of rows features(x)."""
+        found = copy.copy(self)
+        found._model = copy.copy(self._model)
+        own = self._model.features
+        both = features if own is None else nn.Sequential(features, own)
+        found._model._modules = {**self._model._modules, "features": both}
+        return found
+
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Marginals:
         """q(f) at each row of x, all at once."""

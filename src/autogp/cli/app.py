@@ -8,6 +8,7 @@ import typer
 
 import autogp
 from autogp.cli.durations import parse_duration
+from autogp.cli.shapes import parse_shape
 from autogp.cli.terminal import Commands, reporting
 
 __all__ = ["app"]
@@ -108,6 +109,10 @@ def fit(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; may be given several times.")
     ] = None,
+    image_shape: Annotated[
+        str | None,
+        typer.Option(metavar="SHAPE", help="Rows are images: 28x28, 32x32x3, or 3x32x32 for planes. idx files know."),
+    ] = None,
     inducing: Annotated[int, typer.Option(min=1, help="Inducing inputs: accuracy and time grow with them.")] = 200,
     kernel: Annotated[
         Kernel, typer.Option(help="How rows are compared; auto is rbf for classes, else matern52.")
@@ -142,6 +147,7 @@ def fit(
             target,
             task.value,
             ignore or [],
+            None if image_shape is None else parse_shape(image_shape),
             {
                 "n_inducing": inducing,
                 "kernel": kernel.value,

@@ -1,5 +1,6 @@
 """The command `autogp fit`: a file becomes a model file."""
 
+import math
 import os
 import shutil
 from pathlib import Path
@@ -16,7 +17,7 @@ from autogp.data import ArraySource, is_table, open_source
 from autogp.data.readers import column_names
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import describe
-from autogp.features import Columns
+from autogp.features import Columns, Convolutional
 from autogp.training.distributed import processes
 
 __all__ = ["fit_file"]
@@ -30,6 +31,7 @@ def fit_file(
     target: str | None,
     task: str,
     ignore: list[str],
+    image_shape: tuple[int, ...] | None,
     settings: dict[str, Any],
     out: Path,
     resume: bool,
@@ -41,6 +43,9 @@ def fit_file(
     found = find_task(source, task)
     _tell(terminal, data, source, found)
     settings = settings | {"checkpoint": str(folder), "verbose": not terminal.json}
+    if image_shape is not None:
+        _check_shape(source, image_shape)
+        settings["features"] = Convolutional(image_shape)
     if found.task == "classification":
         model: Any = GPClassifier(**settings)
     else:
@@ -90,6 +95,13 @@ def _open(data: Path, target: str | None, ignore: list[str]) -> ArraySource:
     return open_source(data, target, ignore=ignore)
 
 
+def _check_shape(source: ArraySource, image_shape: tuple[int, ...]) -> None:
+    columns = source.rows(np.zeros(1, np.int64))[0].shape[1]
+    if math.prod(image_shape) != columns:
+        shape = "x".join(map(str, image_shape))
+        raise ValueError(f"--image-shape {shape} has {math.prod(image_shape):,} pixels, but the rows have {columns:,}")
+
+
 def _tell(terminal: Terminal, data: Path, source: ArraySource, found: TaskFound) -> None:
     """Says what was found and assumed, before the hours that training may take."""
     terminal.say(f"{data}: {len(source):,} rows")
@@ -99,7 +111,9 @@ def _tell(terminal: Terminal, data: Path, source: ArraySource, found: TaskFound)
         target += f", {len(labels)} classes: {_listed(labels)}"
     terminal.say(f"  {target}" + (f" ({found.assumption})" if found.assumption else ""))
     if source.encoder is None:
-        terminal.say(f"  {_counted(source.rows(np.zeros(1, np.int64))[0].shape[1], 'input')}")
+        shape = source.image_shape
+        images = "" if shape is None else f": images of {' x '.join(map(str, shape))}"
+        terminal.say(f"  {_counted(source.rows(np.zeros(1, np.int64))[0].shape[1], 'input')}{images}")
     else:
         used, features = source.encoder.used, Columns.of(source.encoder)
         more = "" if features is None else f", encoded in {_counted(len(features.columns), 'column')}"

@@ -9,7 +9,7 @@ from autogp.cli.terminal import Terminal
 from autogp.data import TableEncoder, is_table
 from autogp.estimators import load_model
 from autogp.estimators.summary import describe
-from autogp.features import Chain, PrincipalComponents
+from autogp.features import Chain, Convolutional, PrincipalComponents
 
 __all__ = ["encoder_for", "facts", "open_model", "show_model", "target_of"]
 
@@ -73,5 +73,8 @@ def encoder_for(model: Any, path: Path) -> TableEncoder | None:
     first: Any = model.model_.features
     while isinstance(first, Chain):
         first = first.maps[0]
+    names = list(model.feature_names_in_)
+    if isinstance(first, Convolutional):
+        return TableEncoder.of_numbers(names, [0.0] * len(names))
     means: Any = first.mean if isinstance(first, PrincipalComponents) else first.shift
-    return TableEncoder.of_numbers(list(model.feature_names_in_), means.tolist())
+    return TableEncoder.of_numbers(names, means.tolist())

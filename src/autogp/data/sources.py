@@ -93,6 +93,11 @@ class ArraySource:
         self.notes = list(notes)
 
     @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """(H, W) or (H, W, C) where x holds images."""
+        return tuple(self.x.shape[1:]) if self.x.ndim in (3, 4) else None
+
+    @property
     def in_memory(self) -> bool:
         """Whether reading a row never waits for a disk."""
         return not any(_is_mapped(array) for array in (self.x, self.y))

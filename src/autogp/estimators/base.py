@@ -23,7 +23,7 @@ from autogp.estimators.gaps import Filled, Gaps
 from autogp.estimators.inputs import WithTargets, as_source, is_source, targets_of
 from autogp.estimators.summary import describe, relevance
 from autogp.estimators.weights import checked_weights, merged
-from autogp.features import Chain, Columns, Scaling
+from autogp.features import Chain, Columns, Convolutional, Scaling, apply_once
 from autogp.features.base import Mapped, as_map
 from autogp.kernels import Kernel
 from autogp.likelihoods import InfiniteLOOError, Likelihood
@@ -45,7 +45,8 @@ from autogp.training import (
     train,
 )
 from autogp.training.distributed import processes
-from autogp.training.feed import Feed
+from autogp.training.feed import Feed, device_named
+from autogp.training.progress import RowsDone, showing
 
 __all__ = ["GPEstimator"]
 
@@ -67,7 +68,7 @@ class GPEstimator(BaseEstimator):
     _parameter_constraints: ClassVar[dict] = {
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
         "kernel": [StrOptions({"auto", *KERNELS}), Kernel],
-        "features": [nn.Module, None],
+        "features": [StrOptions({"auto"}), nn.Module, None],
         "objective": [StrOptions({"auto", "elbo", "loo", "predictive"})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "share_kernel": ["boolean", None],
@@ -89,6 +90,7 @@ class GPEstimator(BaseEstimator):
     model_: SparseGP
     target_scaler_: TargetScaler | None
     encoder_: TableEncoder | None
+    image_shape_: tuple[int, ...] | None
     target_names_: list[str] | None
     n_features_in_: int
 
@@ -98,7 +100,7 @@ class GPEstimator(BaseEstimator):
         *,
         kernel: str | Kernel = "auto",
         likelihood: str | Likelihood = "auto",
-        features: nn.Module | None = None,
+        features: str | nn.Module | None = "auto",
         objective: str = "auto",
         n_components: int = 1,
         share_kernel: bool | None = None,
@@ -219,46 +221,78 @@ class GPEstimator(BaseEstimator):
         if count <= ONE_BATCH:
             rows, weights = merged(rows, weights)
 
-        self._gaps = Gaps.of(rows, self.encoder_, seed)
+        self._gaps = gaps = Gaps.of(rows, self.encoder_, seed)
+        validation = None if validation is None else Filled(validation, gaps)
         encoding = None if self.encoder_ is None else Columns.of(self.encoder_)
         if encoding is not None:
             y = targets_of(rows)
             encoding.fit(WithTargets(rows, self._embedded_targets(np.asarray(y))), seed=seed)
             rows = encoding.cross_fitted(rows, seed)
-        features, summary = self._fit_features(rows, encoding, seed)
-        validation = None if validation is None else Filled(validation, self._gaps)
+        before, features, rows, summary = self._fit_features(rows, encoding, seed)
+        if before is not None:
+            self._gaps = Gaps.of(rows, None, seed)
+            validation = None if validation is None else self._applied(before, validation)
+            callbacks = [_after(before, callback) for callback in callbacks]
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
-        model = self._start_model(rows, features, likelihood, seed, by_class=strata is not None)
+        self.model_ = model = self._start_model(rows, features, likelihood, seed, by_class=strata is not None)
         self._train(model, rows, weights, validation, strata, seed, callbacks)
-        self.model_ = model
         if self._gaps.flagged.any():
             self._train_beside_gaps(model, rows, weights, validation, seed, callbacks)
         self.n_rows_ = count
         self._score_training_rows(rows, weights)
         if encoding is not None:
             encoding.settle()
+        if before is not None:  # from here on the model takes rows as they came
+            model.features, self._gaps = Chain(*before.maps, *features.maps), gaps
 
     def _embedded_targets(self, y: np.ndarray) -> np.ndarray:
         """Numbers [N, P] by whose means categories are told apart."""
         return y.reshape(len(y), -1).astype(np.float64)
 
-    def _fit_features(self, rows: Source, encoding: Columns | None, seed: int) -> tuple[Chain, Summary]:
-        """The maps from rows to the kernel's inputs, in order, and the summary of the rows as numbers."""
+    def _fit_features(
+        self, rows: Source, encoding: Columns | None, seed: int
+    ) -> tuple[Chain | None, Chain, Source, Summary]:
+        """Frozen maps of the rows, where there are such, those from what they give to the kernel's inputs, what they
+        give for all rows, and the summary of the rows as numbers."""
         maps: list[nn.Module] = [] if encoding is None else [encoding]
         numbers = rows if encoding is None else Mapped(rows, encoding)
         summary = summarise(numbers, allow_missing_targets=True)
         self._varies = summary.x.minimum < summary.x.maximum
-        own = None if self.features is None else copy.deepcopy(self.features)
+        own = self._own_features()
+        if self.image_shape_ is None and own is not None and as_map(own).image_shape is not None:
+            self.image_shape_ = tuple(as_map(own).image_shape)  # pyright: ignore[reportArgumentType]
         if own is not None and as_map(own).scaled_outputs:
             as_map(own).fit(numbers, seed=seed)
-            outputs = summarise(Mapped(numbers, own), allow_missing_targets=True, max_rows=SCALED_ROWS)
-            scaling = Scaling.from_summary(outputs, self.scaling if self.scaling != "auto" else "global")  # pyright: ignore
-            return Chain(*maps, own, scaling), summary
+            before = Chain(*maps, own)
+            at_once = encoding is None and not any(parameter.requires_grad for parameter in own.parameters())
+            outputs = self._applied(before, rows) if at_once else Mapped(rows, before)
+            scaled = summarise(outputs, allow_missing_targets=True, max_rows=SCALED_ROWS)
+            scaling = Scaling.from_summary(scaled, self.scaling if self.scaling != "auto" else "global")  # pyright: ignore
+            if at_once:
+                return before, Chain(scaling), outputs, summary
+            return None, Chain(*before.maps, scaling), rows, summary
         maps.append(Scaling.from_summary(summary, self.scaling))  # pyright: ignore
         if own is not None:
             as_map(own).fit(Mapped(numbers, maps[-1]), seed=seed)
             maps.append(own)
-        return Chain(*maps), summary
+        return None, Chain(*maps), rows, summary
+
+    def _own_features(self) -> nn.Module | None:
+        """A copy of the features that were given; "auto" is patches for images, and none for other rows."""
+        if isinstance(self.features, nn.Module):
+            return copy.deepcopy(self.features)
+        shape = self.image_shape_
+        return (
+            Convolutional(shape)
+            if self.features == "auto" and shape is not None and Convolutional.suits(shape)
+            else None
+        )
+
+    def _applied(self, features: Chain, rows: Source) -> Source:
+        """What frozen maps give for all rows, computed once."""
+        device = device_named((self.settings or Settings()).device if self.device == "auto" else self.device)
+        with showing(self.verbose) as displays:
+            return apply_once(features.to(device), rows, device, watch=RowsDone(displays))
 
     def _train(
         self,
@@ -541,3 +575,8 @@ class GPEstimator(BaseEstimator):
 def _continued(rows: list[dict[str, Any]], before: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows of a history that goes on where another ended."""
     return [row | {name: before[name] + row[name] for name in ("epoch", "step", "seconds")} for row in rows]
+
+
+def _after(features: Chain, callback: Callback) -> Callback:
+    """A callback whose predictor takes rows as the user has them, not what `features` gives for them."""
+    return lambda progress: callback(replace(progress, predictor=lambda: progress.predictor().after(features)))

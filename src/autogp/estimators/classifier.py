@@ -36,9 +36,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         lengthscale per column, all learnt.
     likelihood : str or Likelihood
         "auto" (logistic for two classes, softmax for more), "logit", "probit", "softmax", or a likelihood object.
-    features : torch.nn.Module or None
+    features : "auto", torch.nn.Module or None
         From rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, whose parameters
-        are trained with the kernel.
+        are trained with the kernel. "auto": `Convolutional` where X is images [N, H, W] or [N, H, W, C] of 8 x 8 pixels
+        at least, else None, the columns as they are.
     objective : {"auto", "elbo", "loo", "predictive"}
         What kernel and inducing inputs maximise. "auto": the ELBO; from 1,000 rows on it then tries the predictive
         density, and keeps the result only if held-out rows gain more than three standard errors. It is "elbo" where
@@ -110,7 +111,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         *,
         kernel: str | Kernel = "auto",
         likelihood: str | Likelihood = "auto",
-        features: nn.Module | None = None,
+        features: str | nn.Module | None = "auto",
         objective: str = "auto",
         n_components: int = 1,
         share_kernel: bool | None = None,
@@ -167,9 +168,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         eval_set: Any = None,
         callbacks: Sequence[Callback] = (),
     ) -> "GPClassifier":
-        """Learns from X [N, D] and labels y [N]; `eval_set=(X, y)` are held-out rows to choose the best state by.
+        """Learns from X [N, D], or images [N, H, W] or [N, H, W, C], and labels y [N].
 
-        X may also be a source with targets, such as `autogp.data.open_source` gives for files of any size.
+        `eval_set=(X, y)` are held-out rows to choose the best state by. X may also be a source with targets, such as
+        `autogp.data.open_source` gives for files of any size.
         """
         return self._become(self._anew()._fit_labels(X, y, None, sample_weight, eval_set, callbacks))
 

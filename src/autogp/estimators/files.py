@@ -60,6 +60,7 @@ def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
         "estimator": type(estimator).__name__,
         "parameters": parameters,
         "features": estimator.n_features_in_,
+        "image_shape": None if estimator.image_shape_ is None else list(estimator.image_shape_),
         "feature_names": None if names is None else list(names),
         "target_names": estimator.target_names_,
         "rows": estimator.n_rows_,
@@ -145,12 +146,16 @@ def _restore(estimator: Any, saved: persistence.Saved) -> None:
     model, targets = saved.modules["model"], saved.modules.get("target_scaler")
     if not (isinstance(model, SparseGP) and isinstance(model.features, Chain)):
         raise TypeError("its model is none with a chain of features")
-    if not (estimator.features is None or is_map(estimator.features)):
+    if not (estimator.features in (None, "auto") or is_map(estimator.features)):
         raise TypeError("the parameter features is no feature map")
     estimator.model_, estimator.target_scaler_ = model, targets
     described = description["encoder"]
     estimator.encoder_ = None if described is None else TableEncoder.from_description(described)
     estimator.n_features_in_ = _whole(description["features"], 1)
+    shape = description.get("image_shape")  # older files have none
+    estimator.image_shape_ = None if shape is None else tuple(_whole(length, 1) for length in shape)
+    if shape is not None and math.prod(shape) != estimator.n_features_in_:
+        raise ValueError(f"images of {shape} have other columns")
     _restore_columns(estimator, description["feature_names"], tensors["varies"], tensors.get("reference"))
 
     if description["estimator"] == "GPClassifier":

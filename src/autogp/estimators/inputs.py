@@ -57,10 +57,17 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
     """X as rows of numbers, after scikit-learn's checks; `reset` (in fit) learns names, number and encoding of columns.
 
     A DataFrame with text, categories or missing values becomes one number per column as `TableEncoder` says; everything
-    else must hold numbers, and keeps its type: integers stay integers. NaN means missing.
+    else must hold numbers, and keeps its type: integers stay integers. NaN means missing. Images [N, H, W(, C)] are
+    rows of pixels, none of which may be missing in fit.
     """
     if reset:
         estimator.target_names_ = getattr(X, "targets", None)
+        estimator.image_shape_ = image_shape_of(X)
+    elif estimator.image_shape_ is not None and image_shape_of(X) not in (None, estimator.image_shape_):
+        raise ValueError(
+            f"X holds images of shape {image_shape_of(X)}, but {type(estimator).__name__} is expecting "
+            f"{estimator.image_shape_}"
+        )
     if is_source(X):
         return _checked_source(estimator, X, reset)
     frame = _is_frame(X)
@@ -72,10 +79,13 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
                 f"got {type(X).__name__}"
             )
         return _encoded(estimator, X, reset)
-    x = _numbers(estimator, X, reset)
+    shape = image_shape_of(X)
+    x = _numbers(estimator, X if shape is None else np.asarray(X).reshape(len(X), -1), reset)
+    if shape is not None and reset:
+        refuse_non_finite(x, "X")
     if reset:
         estimator.encoder_ = _encoder_of_gaps(x, getattr(estimator, "feature_names_in_", None))
-    return ArraySource(x)
+    return ArraySource(x if shape is None else x.reshape(-1, *shape))
 
 
 def _encoded(estimator: Any, frame: Any, reset: bool) -> Source:
@@ -102,6 +112,14 @@ def _encoder_of_gaps(x: Any, names: Any) -> TableEncoder | None:
     names = [f"x{column}" for column in range(x.shape[1])] if names is None else list(names)
     means: Any = np.nanmean(x, 0, dtype=np.float64).tolist()
     return TableEncoder.of_numbers(names, means, missing.tolist())
+
+
+def image_shape_of(X: Any) -> tuple[int, ...] | None:
+    """(H, W) or (H, W, C) where X is images, in an array [N, H, W] or [N, H, W, C] or a source that says so."""
+    if is_source(X):
+        return getattr(X, "image_shape", None)
+    shape = tuple(getattr(X, "shape", ()))
+    return shape[1:] if len(shape) in (3, 4) and 0 not in shape else None
 
 
 def _checked_source(estimator: Any, source: Any, reset: bool) -> Source:

@@ -40,9 +40,10 @@ class GPRegressor(RegressorMixin, GPEstimator):
         "box_cox" (positive, skewed targets), "poisson" or "negative_binomial" (counts), "network" (a Gaussian process
         regression network: outputs that share latent functions), or a likelihood object. "auto" compares those that
         are possible, for one output, by small models on rows held out; Gaussian noise unless another is better.
-    features : torch.nn.Module or None
+    features : "auto", torch.nn.Module or None
         From rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, whose parameters
-        are trained with the kernel.
+        are trained with the kernel. "auto": `Convolutional` where X is images [N, H, W] or [N, H, W, C] of 8 x 8 pixels
+        at least, else None, the columns as they are.
     objective : {"auto", "elbo", "loo", "predictive"}
         What kernel, noise and inducing inputs maximise; "auto" is "elbo". "loo" and "predictive" may overfit
         (docs/leave-one-out.md).
@@ -116,9 +117,10 @@ class GPRegressor(RegressorMixin, GPEstimator):
         eval_set: Any = None,
         callbacks: Sequence[Callback] = (),
     ) -> "GPRegressor":
-        """Learns from X [N, D] and targets y [N] or [N, P]; `eval_set=(X, y)` are held-out rows to choose by.
+        """Learns from X [N, D], or images [N, H, W] or [N, H, W, C], and targets y [N] or [N, P].
 
-        X may also be a source with targets, such as `autogp.data.open_source` gives for files of any size.
+        `eval_set=(X, y)` are held-out rows to choose the best state by. X may also be a source with targets, such as
+        `autogp.data.open_source` gives for files of any size.
         """
         return self._become(self._anew()._fit_numbers(X, y, sample_weight, eval_set, callbacks))
 

@@ -1,7 +1,7 @@
 """Feature maps: modules that stand between the rows and the kernel."""
 
 from autogp.features.base import Chain, FeatureMap, Transformer
-from autogp.features.cache import apply_frozen
+from autogp.features.cache import apply_frozen, apply_once
 from autogp.features.columns import Categories, Columns, Numbers
 from autogp.features.components import PrincipalComponents
 from autogp.features.convolutional import Convolutional
@@ -22,4 +22,5 @@ __all__ = [
     "Scaling",
     "Transformer",
     "apply_frozen",
+    "apply_once",
 ]

@@ -24,6 +24,7 @@ class FeatureMap(nn.Module):
     elementwise: bool = False  # cheap, and no narrower than the rows: applied batch by batch rather than kept
     any_dtype: bool = False  # whether rows reach it as they are, not in the precision of its parameters
     from_targets: bool = False  # whether `fit` learns from the targets, so that rows of training need `CrossFitted`
+    image_shape: Sequence[int] | None = None  # of the images that rows are, where they are images
     scaled_outputs: bool = False  # whether estimators hand it raw rows and scale what it gives, or scale its inputs
 
     def fit(self, X: Any, y: Any = None, seed: int = 0) -> "FeatureMap":

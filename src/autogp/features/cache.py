@@ -4,6 +4,7 @@ import copy
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from autogp.data import ArraySource, Source, blocks
 from autogp.features.base import Chain, as_map
 from autogp.model import SparseGP, apply_map
 
-__all__ = ["apply_frozen"]
+__all__ = ["apply_frozen", "apply_once"]
 
 MEMORY_BYTES = 2**30  # of features that are kept in memory; more go to disk
 
@@ -32,7 +33,7 @@ def apply_frozen(model: SparseGP, *sources: Source) -> tuple[SparseGP, list[Sour
     frozen, rest = copy.deepcopy(Chain(*maps[:count])).eval(), maps[count:]  # as predictions are made
     behind = copy.copy(model)
     behind._modules = {**model._modules, "features": Chain(*rest) if rest else None}
-    return behind, [_applied(frozen, source, model) for source in sources]
+    return behind, [apply_once(frozen, source, model.device, model.dtype) for source in sources]
 
 
 def _flattened(features: nn.Module) -> list[nn.Module]:
@@ -43,22 +44,33 @@ def _flattened(features: nn.Module) -> list[nn.Module]:
 
 
 @torch.no_grad()
-def _applied(features: Chain, source: Source, model: SparseGP) -> ArraySource:
-    """phi(x) beside y, for all rows: in memory, or in a file that goes with the source."""
+def apply_once(
+    features: nn.Module,
+    source: Source,
+    device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    watch: Callable[[int, int], None] | None = None,
+) -> ArraySource:
+    """phi(x) beside y, for all rows: in memory, or in a file that goes with the source.
+
+    `dtype` is by default that in which the map gives its features; `watch` is told how many rows are done, of how many.
+    """
     out, folder = None, None
-    dtype = np.dtype(str(model.dtype).removeprefix("torch."))
     targets = []
     for rows, x, y in blocks(source):
-        phi = apply_map(features, torch.from_numpy(np.require(x, requirements=["C", "W"])).to(model.device))
+        phi = apply_map(features, torch.from_numpy(np.require(x, requirements=["C", "W"])).to(device))
         if out is None:
+            kind = np.dtype(str(dtype or phi.dtype).removeprefix("torch."))
             shape = (len(source), phi.shape[1])
-            if shape[0] * shape[1] * dtype.itemsize <= MEMORY_BYTES:
-                out = np.empty(shape, dtype)
+            if shape[0] * shape[1] * kind.itemsize <= MEMORY_BYTES:
+                out = np.empty(shape, kind)
             else:
                 folder = Path(tempfile.mkdtemp(prefix="autogp-features-"))
-                out = np.memmap(folder / "features.bin", dtype, mode="w+", shape=shape)
+                out = np.memmap(folder / "features.bin", kind, mode="w+", shape=shape)
         out[rows] = phi.cpu().numpy()
         targets.append(y)
+        if watch is not None:
+            watch(rows.stop, len(source))
     assert out is not None
     found = ArraySource(out, np.concatenate(targets))
     if folder is not None:

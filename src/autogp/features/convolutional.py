@@ -51,6 +51,7 @@ class Convolutional(Transformer):
         (30, 5)
     """
 
+    image_shape: Sequence[int]
     scaled_outputs = True
     learnt = ("fitted", "mean", "directions")
     mean: Tensor | None  # [D']
@@ -76,10 +77,17 @@ class Convolutional(Transformer):
         self.register_buffer("directions", directions)
         self._check()
 
+    @staticmethod
+    def suits(image_shape: Sequence[int]) -> bool:
+        """Whether images of this shape have patches: those from 8 x 8 on do."""
+        return len(image_shape) in (2, 3) and min(_sizes(image_shape)[:2]) >= SMALLEST_SIDE
+
     def _check(self) -> None:
-        height, width, _ = self._shape
-        if min(self._shape) < 1 or min(height, width) < SMALLEST_SIDE:
-            raise ValueError(f"image_shape must be (H, W) or (H, W, C), 8 x 8 at least, got {self.image_shape!r}")
+        if not self.suits(self.image_shape) or min(self.image_shape) < 1:
+            raise ValueError(
+                f"image_shape must be (H, W), (H, W, C) or (3, H, W), 8 x 8 at least, got {tuple(self.image_shape)}"
+            )
+        height, width, _ = _sizes(self.image_shape)
         for number, (filters, size, pool) in enumerate(self._layers):
             if min(filters, size, pool) < 1 or size > min(height, width):
                 raise ValueError(
@@ -91,25 +99,9 @@ class Convolutional(Transformer):
             raise ValueError(f"num_components must be at least 1, got {self.num_components}")
 
     @property
-    def _shape(self) -> tuple[int, int, int]:
-        """Height, width and channels."""
-        shape = tuple(self.image_shape)
-        if len(shape) not in (2, 3):
-            raise ValueError(f"image_shape must be (H, W), (H, W, C) or (3, H, W), got {self.image_shape!r}")
-        if len(shape) == 2:
-            return shape[0], shape[1], 1
-        return (shape[1], shape[2], shape[0]) if self._planes else (shape[0], shape[1], shape[2])
-
-    @property
-    def _planes(self) -> bool:
-        """Whether a row holds one plane for each channel."""
-        shape = tuple(self.image_shape)
-        return len(shape) == 3 and shape[0] in (1, 3) and shape[2] not in (1, 3)
-
-    @property
     def _layers(self) -> list[tuple[int, int, int]]:
         if self.layers is None:
-            return default_layers(*self._shape)
+            return default_layers(*_sizes(self.image_shape))
         return [(filters, size, pool) for filters, size, pool in self.layers]
 
     def fit(self, X: Any, y: Any = None, seed: int = 0) -> "Convolutional":
@@ -131,12 +123,12 @@ class Convolutional(Transformer):
 
     def _maps(self, x: Tensor) -> Iterator[Tensor]:
         """What the layers give, [B, h, w, R], a few rows at a time."""
-        height, width, channels = shape = self._shape
+        height, width, channels = shape = _sizes(self.image_shape)
         if x.shape[1:].numel() != math.prod(shape):
             raise ValueError(f"expected images of shape {tuple(self.image_shape)}, got rows of {tuple(x.shape[1:])}")
         dtype = torch.float32 if self.mean is None else self.mean.dtype
         for part in x.split(self._chunk_rows()):
-            if self._planes:
+            if _has_planes(self.image_shape):
                 images = part.to(dtype).reshape(-1, channels, height, width).permute(0, 2, 3, 1).contiguous()
             else:
                 images = part.to(dtype).reshape(-1, *shape).contiguous()
@@ -146,7 +138,7 @@ class Convolutional(Transformer):
 
     def _chunk_rows(self) -> int:
         """How many rows keep the largest array of a forward pass in a processor's cache."""
-        largest, (height, width, channels) = 1, self._shape
+        largest, (height, width, channels) = 1, _sizes(self.image_shape)
         for filters, size, pool in self._layers:
             height, width = height - size + 1, width - size + 1
             largest = max(largest, height * width * max(filters, size * size * channels))
@@ -156,7 +148,7 @@ class Convolutional(Transformer):
     @torch.no_grad()
     def _patches(self, source: Source, size: int, random: np.random.Generator) -> Tensor:
         """Patches of what the layers so far give, at random places of random images, [N, size * size * C]."""
-        count = min(len(source), PATCH_IMAGES, max(1, SAMPLE_NUMBERS // math.prod(self._shape)))
+        count = min(len(source), PATCH_IMAGES, max(1, SAMPLE_NUMBERS // math.prod(self.image_shape)))
         found = []
         for x in _sample(source, count, random):
             for maps in self._maps(x):
@@ -183,13 +175,24 @@ class Convolutional(Transformer):
         self.directions = (directions * deviations ** (self.power - 1))[:, kept].contiguous()
 
 
+def _has_planes(image_shape: Sequence[int]) -> bool:
+    """Whether a row holds one plane for each channel."""
+    return len(image_shape) == 3 and image_shape[0] in (1, 3) and image_shape[2] not in (1, 3)
+
+
+def _sizes(image_shape: Sequence[int]) -> tuple[int, int, int]:
+    """Height, width and channels."""
+    first, second, third = (*image_shape, 1)[:3]
+    return (second, third, first) if _has_planes(image_shape) else (first, second, third)
+
+
 def default_layers(height: int, width: int, channels: int) -> list[tuple[int, int, int]]:
-    """Two layers for images of this shape: the first gives about 16 places down and across, the second about 4."""
+    """Two layers for images of this shape: the first gives about 8 places down and across, the second about 3."""
     side = min(height, width)
     if side < 16:
-        return [(64, 3, 2), (128, 2, 1)]
-    first = max(2, round(side / 16))
-    return [(64, 5, first), (200, 3, max(1, math.ceil((math.ceil((side - 4) / first) - 2) / 4)))]
+        return [(64, 3, 1), (128, 3, 2)]
+    first = max(2, round((side - 4) / 8))
+    return [(64, 5, first), (200, 3, max(1, math.ceil((math.ceil((side - 4) / first) - 2) / 3)))]
 
 
 def _sample(source: Source, count: int, random: np.random.Generator) -> Iterator[Tensor]:

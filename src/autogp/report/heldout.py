@@ -39,7 +39,7 @@ class HeldOut:
             self.y = self.y.astype(np.float64).reshape(len(targets), -1)
         self.frame = X if hasattr(X, "iloc") else None  # a DataFrame shows its own values
         self.names = self._names(feature_names)
-        self.image_shape = find_image_shape(self.source, estimator.encoder_, image_shape)
+        self.image_shape = find_image_shape(self.source, estimator.encoder_, image_shape or estimator.image_shape_)
         self.relevance = self._relevance()
         order = np.arange(len(self.names)) if self.relevance is None else np.argsort(-self.relevance, kind="stable")
         self.shown = order[:SHOWN_COLUMNS]

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ __all__ = [
     "PlainLines",
     "Progress",
     "ProgressBar",
+    "RowsDone",
     "TrainingInterruptedError",
     "showing",
 ]
@@ -60,6 +61,25 @@ class Progress:
         if self.skipped:
             parts.append(f"{self.skipped} steps skipped")
         return ", ".join(parts)
+
+
+class RowsDone:
+    """How far features are computed; a display shows it as it does the progress of a training."""
+
+    def __init__(self, displays: Sequence[Callable[[Any], Any]]):
+        self.displays = displays
+        self.start = time.monotonic()
+        self.done = self.total = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+        self.seconds = time.monotonic() - self.start
+        self.seconds_left = self.seconds * (total - done) / done
+        for display in self.displays:
+            display(self)
+
+    def line(self) -> str:
+        return f"features of {self.done:,} of {self.total:,} rows, {_duration(self.seconds_left)} left"
 
 
 class ProgressBar:
