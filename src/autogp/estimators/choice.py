@@ -113,7 +113,7 @@ def _trial(
         verbose=False,
         device=estimator.device,
     )
-    for attribute in ("encoder_", "n_features_in_", "n_outputs_", "_single", "target_names_"):
+    for attribute in ("encoder_", "image_shape_", "n_features_in_", "n_outputs_", "_single", "target_names_"):
         setattr(trial, attribute, getattr(estimator, attribute))
     trial._fit_rows(Subset(rows, kept), rows.rows(kept)[1], None, None, ())
     found = np.empty(len(held))

@@ -51,7 +51,7 @@ class Convolutional(Transformer):
         (30, 5)
     """
 
-    image_shape: Sequence[int]
+    image_shape: Sequence[int]  # pyright: ignore[reportIncompatibleVariableOverride]
     scaled_outputs = True
     learnt = ("fitted", "mean", "directions")
     mean: Tensor | None  # [D']
