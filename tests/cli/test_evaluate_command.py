@@ -74,12 +74,10 @@ def test_text_is_no_target_of_a_regression(run: Run, error: Callable[..., str], 
     frame.to_csv(tmp_path / "data.csv", index=False)
     run("fit", tmp_path / "data.csv", "-t", "y", "-o", tmp_path / "m.autogp", *QUICK)
     frame.to_csv(tmp_path / "commas.csv", index=False, sep=";", decimal=",")
-    frame[["a"]].assign(y="1,5").to_csv(tmp_path / "text.csv", index=False, sep=";")
-    message = "target column 'y' holds text, such as '1,5'; the model predicts numbers"
+    frame[["a"]].assign(y="tall").to_csv(tmp_path / "text.csv", index=False, sep=";")
+    message = "target column 'y' holds text, such as 'tall'; the model predicts numbers"
     assert message in error("evaluate", tmp_path / "m.autogp", tmp_path / "text.csv")
-    assert "column 'a' must hold numbers, but row 1 holds" in error(
-        "evaluate", tmp_path / "m.autogp", tmp_path / "commas.csv"
-    )
+    assert "column 'a' holds numbers, but" in error("evaluate", tmp_path / "m.autogp", tmp_path / "commas.csv")
 
 
 def test_arrays_need_targets(run: Run, error: Callable[..., str], tmp_path: Path) -> None:

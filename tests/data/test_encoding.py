@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 from hypothesis import given, settings
@@ -166,18 +167,91 @@ def test_a_typing_error_among_numbers_is_named(fault: str) -> None:
     values = [f"{number / 8}" for number in range(40)]
     values[16] = fault
     batches = pa.table({"a": ["x"] * 40, "age": values}).to_batches(max_chunksize=7)
-    message = re.escape(f"data.csv: column 'age' holds numbers, but {fault!r} in row 17: correct it, or leave it empty")
+    message = re.escape(f"data.csv: column 'age' holds numbers, but {fault!r} in row 17: correct it, leave it empty")
     with pytest.raises(ValueError, match=f"^{message}"):
         TableEncoder.fit(batches, ["age"], place="data.csv: ")
 
 
 def test_numbers_with_commas_or_stored_as_text_are_no_categories() -> None:
-    with pytest.raises(ValueError, match=r"'price' holds numbers, but '1,5' in row 1"):
-        TableEncoder.fit([pa.table({"price": ["1,5", "2,5", "1.000,5"]})])
-    with pytest.raises(ValueError, match=r"'price' holds numbers, but '1,200' in row 2"):
-        TableEncoder.fit([pa.table({"price": ["900.5", "1,200", "1,400.25"]})])
-    with pytest.raises(ValueError, match="'price' holds numbers stored as text: convert it to numbers"):
-        TableEncoder.fit([pa.table({"price": ["1.5", "2.5"]})])
+    for texts, numbers in (
+        (["1,5", "2,5", "1.000,5"], [1.5, 2.5, 1000.5]),
+        (["900.5", "1,200", "1,400.25"], [900.5, 1200, 1400.25]),
+        (["$57,000", None, "-$1,000.50"], [57000, NAN, -1000.5]),
+        (["23.5 %", "4 %", "5%"], [23.5, 4, 5]),
+        (["12 kg", "1 200 kg", "7"], [12, 1200, 7]),
+        (["1.5", "2.5", "1e3"], [1.5, 2.5, 1000]),
+    ):
+        table = pa.table({"price": texts})
+        encoder = TableEncoder.fit([table])
+        np.testing.assert_array_equal(encoder.transform(table)[:, 0], numbers)
+        again = TableEncoder.from_description(json.loads(json.dumps(encoder.describe())))
+        np.testing.assert_array_equal(again.transform(table)[:, 0], numbers)
+    assert encoder.transform(pa.table({"price": [7]})).tolist() == [[7]]
+
+
+def test_digits_in_text_are_numbers_unless_one_starts_with_0_or_the_user_says_so() -> None:
+    digits, codes = pa.table({"zip": ["12139", "10001", "9"]}), pa.table({"zip": ["02139", "10001", "9"]})
+    assert not TableEncoder.fit([digits]).categories
+    assert TableEncoder.fit([codes]).categories == {"zip": ["02139", "10001", "9"]}
+    assert TableEncoder.fit([digits], categorical=["zip"]).categories == {"zip": ["10001", "12139", "9"]}
+    numbers = pa.table({"zip": [12139.0, None, 9.0]})
+    encoder = TableEncoder.fit([numbers], categorical=["zip"])
+    assert encoder.categories == {"zip": ["12139", "9"]}
+    assert encoder.transform(pa.table({"zip": [9, 12139]})).tolist() == [[1], [0]]
+    with pytest.raises(ValueError, match="categorical names 'zap', which is no input; there are 'zip'"):
+        TableEncoder.fit([digits], categorical=["zap"])
+
+
+def test_a_decimal_mark_that_is_given_counts() -> None:
+    table = pa.table({"price": ["1.234", "2.000"]})
+    assert TableEncoder.fit([table]).transform(table).tolist() == [[1.234], [2.0]]
+    assert TableEncoder.fit([table], decimal=",").transform(table).tolist() == [[1234], [2000]]
+
+
+def test_columns_that_never_vary_or_name_the_rows_are_left_out() -> None:
+    table = pa.table(
+        {
+            "PassengerId": [7, 3, 5],
+            "same": [1, 1, 1],
+            "word": ["a", "a", "a"],
+            "day": pa.array([5, 5, 5], pa.date32()),
+            "age": [1.0, 2.0, 4.0],
+            "bid": [3, 4, 5],
+        }
+    )
+    encoder = TableEncoder.fit([table])
+    assert encoder.used == ["age", "bid"]
+    assert set(encoder.ignored.values()) == {
+        "it has the same value in every row",
+        "it has another whole number in every row, and the name of numbers that name rows",
+    }
+    assert TableEncoder.fit([table.select(["same", "word"])]).used == ["same", "word"]
+
+
+def test_dates_of_every_kind_are_the_same_seconds() -> None:
+    days = ["2024-01-31", "2025-02-01", None]
+    seconds = [1706659200, 1738368000, NAN]
+    stamps = pa.array(days).cast(pa.timestamp("s"))
+    local = pc.assume_timezone(stamps, "Asia/Tokyo")  # midnight there
+    written = ["01/31/2024", "02/01/2025", None], ["31.01.2024", "1.2.2025", None], ["Jan 31, 2024", "Feb 1, 2025", ""]
+    for column in (days, stamps, stamps.cast(pa.date32()), local, *written):
+        encoder = TableEncoder.fit([pa.table({"day": column})])
+        np.testing.assert_array_equal(encoder.transform(pa.table({"day": column}))[:, 0], seconds)
+        np.testing.assert_array_equal(encoder.transform(pa.table({"day": stamps}))[:, 0], seconds)
+        assert columns(encoder) == ["day", "day sine of year", "day cosine of year", "day missing"]
+    with pytest.raises(ValueError, match="column 'day' holds dates or times, but 'soon' in row 2"):
+        encoder.transform(pa.table({"day": ["Jan 1, 2024", "soon"]}))
+
+
+def test_dates_have_the_periods_that_the_data_span() -> None:
+    hourly = pa.array(np.arange(0, 30 * 86400, 3600), pa.timestamp("s"))
+    assert columns(TableEncoder.fit([pa.table({"t": hourly})]))[1::2] == ["t sine of week", "t sine of day"]
+    monthly = pa.array(np.arange(0, 1200, 30), pa.int32()).cast(pa.date32())
+    assert columns(TableEncoder.fit([pa.table({"t": monthly})]))[1::2] == ["t sine of year"]
+    clock = pa.table({"t": ["08:00", "20:00", "14:00"]})
+    encoder = TableEncoder.fit([clock])
+    assert columns(encoder) == ["t sine of day", "t cosine of day"]
+    np.testing.assert_allclose(encoded(encoder, clock)[:, 1], [-0.5, 0.5, -np.sqrt(0.75)], atol=1e-9)
 
 
 def test_a_few_numbered_categories_stay_categories() -> None:
@@ -192,7 +266,7 @@ def test_a_few_numbered_categories_stay_categories() -> None:
 def test_numbers_written_as_text_later_are_read_and_others_named() -> None:
     encoder = TableEncoder.fit([pa.table({"age": [20, 40]})])
     np.testing.assert_array_equal(encoder.transform(pa.table({"age": [" 7", "1e2", ""]})), [[7], [100], [NAN]])
-    with pytest.raises(ValueError, match=r"^new: column 'age' must hold numbers, but row 12 holds 'old'"):
+    with pytest.raises(ValueError, match=r"^new: column 'age' holds numbers, but 'old' in row 12"):
         encoder.transform(pa.table({"age": ["1", "old"]}), first_row=11, place="new: ")
     with pytest.raises(ValueError, match="column 'age' has an infinite value in row 2"):
         encoder.transform(pa.table({"age": [1.0, np.inf]}))
@@ -220,13 +294,11 @@ def test_tables_without_rows_are_refused() -> None:
             TableEncoder.fit(batches)
 
 
-def test_dates_and_lists_are_refused_with_advice() -> None:
+def test_lists_are_refused_with_advice() -> None:
     days = pa.array([1, 2], pa.timestamp("s"))
-    with pytest.raises(ValueError, match="column 'day' holds dates or times: turn them into numbers"):
-        TableEncoder.fit([pa.table({"day": days})])
-    with pytest.raises(ValueError, match=r"column 'list' holds list<.*>, neither numbers nor text"):
+    with pytest.raises(ValueError, match=r"column 'list' holds list<.*>, neither numbers, dates nor text"):
         TableEncoder.fit([pa.table({"list": [[1], [2]]})])
-    with pytest.raises(ValueError, match="column 'age' holds dates"):
+    with pytest.raises(ValueError, match="column 'age' holds timestamp"):
         TableEncoder.fit([pa.table({"age": [1, 2]})]).transform(pa.table({"age": days}))
     with pytest.raises(ValueError, match="column 'port' holds list"):
         TableEncoder.fit([pa.table({"port": ["a", "b"]})]).transform(pa.table({"port": [[1], [2]]}))
@@ -288,7 +360,7 @@ def changed(position: int, **values: Any) -> Any:
         {"columns": [{"kind": "ignored", "name": "a", "reason": "b"}]},
         {**DESCRIPTION, "more": 1},
         {"columns": DESCRIPTION["columns"] + DESCRIPTION["columns"][:1]},
-        changed(0, kind="date"),
+        changed(0, kind="dates"),
         changed(0, kind=["number"]),
         changed(0, more=1),
         changed(0, name=1),

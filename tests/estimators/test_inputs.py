@@ -4,12 +4,13 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse
 import torch
 from sklearn.datasets import load_iris
 
-from autogp import GPClassifier, GPRegressor
+from autogp import GPClassifier, GPRegressor, load_model
 from autogp.data import ArraySource, Labels, open_source
 
 X, y = load_iris(return_X_y=True)
@@ -127,7 +128,10 @@ def test_what_training_never_saw_is_told_once():
 
 
 def test_columns_are_checked_by_name_as_in_scikit_learn():
-    for frame in (pd.DataFrame(X, columns=list("abcd")), pd.DataFrame(X, columns=list("abcd")).assign(e="text")):
+    for frame in (
+        pd.DataFrame(X, columns=list("abcd")),
+        pd.DataFrame(X, columns=list("abcd")).assign(e=["text", "word"] * (len(X) // 2)),
+    ):
         model = regressor().fit(frame, y)
         with pytest.raises(ValueError, match="now missing:\n- b"):
             model.predict(frame.drop(columns="b"))
@@ -242,3 +246,36 @@ def test_columns_in_another_order_are_refused(tmp_path, as_frame):
         model.predict(open_source(tmp_path / "new.csv", "y"))
     named = open_source(tmp_path / "new.csv", columns=list(model.feature_names_in_))
     np.testing.assert_allclose(model.predict_proba(named), model.predict_proba(frame[list("abcd")]), atol=1e-6)
+
+
+class Interchange:
+    """A frame that speaks the protocol of DataFrames and nothing else."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.shape = table.shape
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __dataframe__(self, *arguments, **options):
+        return self.table.__dataframe__(*arguments, **options)
+
+
+def test_frames_of_other_libraries_are_read_as_those_of_pandas():
+    frame = pd.DataFrame({"a": X[:, 0], "c": ["x", "y", "z"] * (len(X) // 3) + ["x"] * (len(X) % 3)})
+    expected = regressor().fit(frame, y).predict(frame)
+    for other in (pa.Table.from_pandas(frame), Interchange(pa.Table.from_pandas(frame)), frame.convert_dtypes()):
+        np.testing.assert_allclose(regressor().fit(other, y).predict(other), expected)
+
+
+def test_numbers_in_disguise_are_inputs_and_the_user_says_what_is_categorical(tmp_path):
+    frame = pd.DataFrame({"price": [f"${1000 * value:,.2f}" for value in X[:, 0]], "zip": np.arange(len(X)) % 4})
+    model = regressor(categorical=["zip"]).fit(frame, y)
+    assert list(model.encoder_.categories) == ["zip"]
+    model.save(tmp_path / "model.autogp")
+    np.testing.assert_array_equal(load_model(tmp_path / "model.autogp").predict(frame), model.predict(frame))
+    with pytest.raises(ValueError, match="categorical names columns of a DataFrame, which X is not"):
+        model.fit(X, y)
+    with pytest.warns(UserWarning, match="column 'customer_id' is left out: it has another whole number in every row"):
+        model.set_params(categorical=None).fit(frame.assign(customer_id=np.arange(len(X))), y)

@@ -32,7 +32,7 @@ def predict_file(terminal: Terminal, model_path: Path, data: Path, out: Path | N
         processes().from_first(lambda: check_writable(out, data))
     model = open_model(model_path)
     unseen = Unseen()
-    rows = read_rows(data, encoder_for(model, data), unseen)
+    rows = (x for x, _ in read_rows(data, encoder_for(model, data), unseen))
     if out is None:
         first = predictions(model, next(rows)[:SHOWN_ROWS])
         _show(terminal, first)

@@ -1,26 +1,30 @@
 """Columns of Arrow tables as numbers or as text, with errors that name column, row and value."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+from pyarrow import interchange
 
-__all__ = ["NUMBER", "as_table", "describe_unusable", "is_number", "is_text", "numbers_of", "texts_of"]
+from autogp.data.written import Written, written_numbers
 
-NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"  # as it is written in text
+__all__ = ["as_table", "describe_unusable", "is_date", "is_number", "is_text", "numbers_of", "texts_of"]
 
 pc: Any = pyarrow.compute  # its functions exist at run time only
 
 
 def as_table(frame: Any) -> pa.Table:
-    """A pandas DataFrame as an Arrow table, with names as text and without its index.
+    """A DataFrame of pandas, polars or another library as an Arrow table, with names as text and without its index.
 
     Example:
         >>> import pandas as pd
         >>> as_table(pd.DataFrame({"age": [20, None], 7: ["x", 1]})).to_pydict()
         {'age': [20.0, None], '7': ['x', '1']}
     """
+    if not hasattr(frame, "iloc"):  # whatever speaks Arrow's protocol, or the older one of DataFrames
+        return pa.table(frame) if hasattr(frame, "__arrow_c_stream__") else interchange.from_dataframe(frame)
     names = [str(name) for name in frame.columns]
     return pa.table([_from_series(frame.iloc[:, position]) for position in range(len(names))], names=names)
 
@@ -32,20 +36,44 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type is numbers, truth values or nothing at all."""
+    """Whether a column of this type is numbers, truth values, durations or nothing at all."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)
-    return any(test(kind) for test in tests)
+    return any(test(kind) for test in (*tests, pa.types.is_duration))
 
 
-def numbers_of(table: pa.Table | pa.RecordBatch, names: list[str], first_row: int, place: str) -> np.ndarray:
-    """Columns as float64 [B, D], missing values as NaN; infinite ones are an error."""
+def is_date(kind: pa.DataType) -> bool:
+    """Whether a column of this type is dates or times."""
+    return any(test(kind) for test in (pa.types.is_date, pa.types.is_timestamp, pa.types.is_time))
+
+
+def numbers_of(
+    table: pa.Table | pa.RecordBatch,
+    names: list[str],
+    first_row: int,
+    place: str,
+    written: Mapping[str, Written] | None = None,
+) -> np.ndarray:
+    """Columns as float64 [B, D], missing values as NaN; infinite ones are an error. Durations are seconds.
+
+    `written` says of columns of text how their numbers are written.
+    """
     values = np.empty((table.num_rows, len(names)))
     for position, name in enumerate(names):
         column = table.column(name)
         if is_text(column.type):
-            column = _parsed(column, name, first_row, place)
-        elif not is_number(column.type):
+            text = texts_of(column, name, place)
+            values[:, position], wrong = written_numbers(text, (written or {}).get(name, Written()))
+            if wrong >= 0:
+                raise ValueError(
+                    f"{place}column {name!r} holds numbers, but {text[wrong].as_py()[:80]!r} in row "
+                    f"{first_row + wrong}: correct it, leave it empty if the value is missing, or say that the column "
+                    f"is categorical"
+                )
+            continue
+        if not is_number(column.type):
             raise ValueError(f"{place}{describe_unusable(name, column.type)}")
+        if pa.types.is_duration(column.type):
+            column = pc.divide(column.cast(pa.duration("us"), safe=False).cast(pa.int64()).cast(pa.float64()), 1e6)
         # Not safe in Arrow's sense: whole numbers beyond 2^53 are rounded.
         values[:, position] = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     infinite = np.isinf(values)
@@ -56,9 +84,11 @@ def numbers_of(table: pa.Table | pa.RecordBatch, names: list[str], first_row: in
 
 
 def texts_of(column: pa.Array | pa.ChunkedArray, name: str, place: str) -> Any:
-    """A column as text without blanks around it, and without a value where nothing is left."""
+    """A column as text without blanks around it, and without a value where nothing is left; 7.0 is 7."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_floating(column.type) and pc.all(pc.equal(column, pc.round(column))).as_py() is not False:
+        column = column.cast(pa.int64(), safe=False)
     try:
         column = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
@@ -67,24 +97,12 @@ def texts_of(column: pa.Array | pa.ChunkedArray, name: str, place: str) -> Any:
 
 
 def describe_unusable(name: str, kind: pa.DataType) -> str:
-    if pa.types.is_temporal(kind):
-        return f"column {name!r} holds dates or times: turn them into numbers, such as days, or leave the column out"
-    return f"column {name!r} holds {kind}, neither numbers nor text: leave the column out"
-
-
-def _parsed(column: pa.Array | pa.ChunkedArray, name: str, first_row: int, place: str) -> Any:
-    """Text where training saw numbers."""
-    column = texts_of(column, name, place)
-    row = pc.match_substring_regex(column, NUMBER).index(False).as_py()
-    if row >= 0:
-        value = column[row].as_py()
-        raise ValueError(f"{place}column {name!r} must hold numbers, but row {first_row + row} holds {value[:80]!r}")
-    return column
+    return f"column {name!r} holds {kind}, neither numbers, dates nor text: leave the column out"
 
 
 def _from_series(series: Any) -> pa.Array | pa.ChunkedArray:
     try:
         return pa.Array.from_pandas(series)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         # Python objects of several kinds: text says all of them.
         return pa.array([None if none else str(value) for value, none in zip(series, series.isna(), strict=True)])

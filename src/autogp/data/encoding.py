@@ -1,18 +1,21 @@
 """Tables with text and missing values as numbers, and how to turn the next table into the same numbers."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from autogp.data.columns import describe_unusable, is_number, is_text, numbers_of, texts_of
-from autogp.data.texts import MOST_CATEGORIES, ManyTexts, Text, TextFit, Unseen
+from autogp.data.columns import describe_unusable, is_date, is_number, is_text, numbers_of, texts_of
+from autogp.data.dates import PERIODS, Date, DateFit
+from autogp.data.texts import CONSTANT, MOST_CATEGORIES, ManyTexts, Text, TextFit, Unseen
+from autogp.data.written import Written, date_form, number_form
 
-__all__ = ["EncoderFit", "TableEncoder"]
+__all__ = ["EncoderFit", "TableEncoder", "names_rows"]
 
 
 @dataclass(frozen=True)
@@ -22,19 +25,27 @@ class Number:
     name: str
     mean: float
     missing: int  # rows without a value in training
+    decimal: str = "."  # of numbers in text,
+    unit: str = ""  # and what stands beside them
 
     @property
     def note(self) -> str:
         """What was assumed, in a sentence, or nothing."""
-        found = f"{self.name!r} has {self.missing} missing values, taken as the mean {self.mean:.6g}"
-        return found if self.missing else ""
+        found = []
+        if self.unit or self.decimal != ".":
+            comma = " with decimal commas" if self.decimal == "," else ""
+            found.append(f"holds numbers{comma}" + f" in {self.unit}" * bool(self.unit))
+        if self.missing:
+            found.append(f"has {self.missing} missing values, taken as the mean {self.mean:.6g}")
+        return f"{self.name!r} {', and '.join(found)}" if found else ""
 
     @staticmethod
     def encode(
         parts: Sequence["Number"], table: pa.Table | pa.RecordBatch, unseen: Unseen, first_row: int, place: str
     ) -> np.ndarray:
         """The numbers of these columns [B, c]: NaN where one is missing."""
-        values = numbers_of(table, [part.name for part in parts], first_row, place)
+        written = {part.name: Written(part.decimal, part.unit) for part in parts}
+        values = numbers_of(table, list(written), first_row, place, written)
         absent = np.isnan(values)
         for position, count in enumerate(absent.sum(axis=0).tolist()):
             if count and not parts[position].missing:
@@ -55,15 +66,19 @@ class Ignored:
         return f"{self.name!r} is left out: {self.reason}"
 
 
-KINDS = {"number": Number, "text": Text, "many_texts": ManyTexts, "ignored": Ignored}
+Part = Number | Text | Date | Ignored
+KINDS = {"number": Number, "text": Text, "many_texts": ManyTexts, "date": Date, "ignored": Ignored}
+NAMES_OF_ROWS = ("", "id", "index", "row", "rowid", "rownames", "row names", "row number", "unnamed: 0")
+ENDS_OF_NAMES = re.compile(r"([^A-Za-z0-9](id|ID|Id)|[a-z]I[dD])$")  # customer_id, PassengerId
 
 
 class TableEncoder:
     """Turns tables into arrays of numbers, always as it did in training; made by `TableEncoder.fit`.
 
-    Each column becomes one: numbers and truth values stay what they are, and text is the code of its category. Missing
-    values are NaN. `autogp.features.Columns` makes of the array what a kernel can use. Text with too many categories,
-    such as names, is left out.
+    Each column becomes one: numbers and truth values stay what they are, dates and times are seconds, and text is the
+    code of its category, unless it is numbers or dates. Missing values are NaN. `autogp.features.Columns` makes of the
+    array what a kernel can use. Text that differs in most rows, such as names, is left out, and so are columns that
+    never vary and whole numbers that count or name the rows.
 
     Attributes:
         parts: What is known of each column of the table.
@@ -84,7 +99,7 @@ class TableEncoder:
         {'port': ['Bari', 'Cork']}
     """
 
-    def __init__(self, parts: Sequence[Number | Text | Ignored]) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = list(parts)
         self.inputs = [part.name for part in self.parts]
         self.ignored = {part.name: part.reason for part in self.parts if isinstance(part, Ignored)}
@@ -92,27 +107,35 @@ class TableEncoder:
         used: list[Any] = [part for part in self.parts if not isinstance(part, Ignored)]
         self.used_parts = used
         self.used = [part.name for part in used]
-        self.complete = not self.categories and not any(part.missing for part in used)
+        self.complete = all(isinstance(part, Number) and not part.missing for part in used)
         self.groups: list[tuple[Any, list[int], list[Any]]] = []
-        for kind in (Number, Text, ManyTexts):
+        for kind in (Number, Text, ManyTexts, Date):
             chosen = [position for position, part in enumerate(used) if type(part) is kind]
             if chosen:
                 self.groups.append((kind, chosen, [used[position] for position in chosen]))
 
     @classmethod
     def fit(
-        cls, batches: Iterable[pa.Table | pa.RecordBatch], names: Sequence[str] | None = None, *, place: str = ""
+        cls,
+        batches: Iterable[pa.Table | pa.RecordBatch],
+        names: Sequence[str] | None = None,
+        *,
+        categorical: Sequence[str] = (),
+        decimal: str | None = None,
+        place: str = "",
     ) -> "TableEncoder":
         """Learns from the rows of all batches, in one pass.
 
         Arguments:
             batches: Tables or record batches with the same columns.
             names: The inputs, in order; by default all columns.
+            categorical: Columns that are categories, whatever they look like.
+            decimal: The decimal mark of numbers in text; by default each column tells.
             place: What error messages start with, such as the name of a file and a colon.
         """
         fit = None
         for batch in batches:
-            fit = fit or EncoderFit(batch.schema, names, place)
+            fit = fit or EncoderFit(batch.schema, names, place, categorical, decimal)
             fit.add(batch)
         if fit is None:
             raise ValueError(f"{place}there are no rows")
@@ -168,6 +191,11 @@ class TableEncoder:
         return self.complete and not self.ignored
 
     @property
+    def decimal(self) -> str | None:
+        """The decimal mark of the tables, where it is not the usual one."""
+        return "," if any(isinstance(part, Number) and part.decimal == "," for part in self.parts) else None
+
+    @property
     def notes_of_ignored(self) -> list[str]:
         """Which columns are left out and why, in sentences."""
         return [part.note for part in self.parts if isinstance(part, Ignored)]
@@ -204,10 +232,15 @@ class TableEncoder:
 class EncoderFit:
     """Learns an encoder batch by batch, and hands on the rows as numbers.
 
+    The first batch decides what a column of text is: numbers where most of its values are, dates or times where all
+    are, else categories.
+
     Arguments:
         schema: Names and types of the columns.
         names: The inputs, in order; by default all columns.
         place: What error messages start with.
+        categorical: Columns that are categories, whatever they look like.
+        decimal: The decimal mark of numbers in text; by default each column tells.
 
     Example:
         >>> table = pa.table({"age": [20, 40], "port": ["Cork", "Bari"]})
@@ -218,36 +251,85 @@ class EncoderFit:
         ([[20.0, 0.0], [40.0, 1.0]], [[20.0, 1.0], [40.0, 0.0]])
     """
 
-    def __init__(self, schema: pa.Schema, names: Sequence[str] | None = None, place: str = "") -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        names: Sequence[str] | None = None,
+        place: str = "",
+        categorical: Sequence[str] = (),
+        decimal: str | None = None,
+    ) -> None:
         self.names = list(schema.names if names is None else names)
         _refuse_repeated(self.names, schema.names, place)
-        self.place = place
+        unknown = [name for name in categorical if name not in self.names]
+        if unknown:
+            raise ValueError(
+                f"{place}categorical names {unknown[0]!r}, which is no input; there are {_listed(self.names)}"
+            )
+        self.place, self.categorical, self.decimal = place, set(categorical), decimal
         self.rows = 0
         self.texts: dict[str, TextFit] = {}
+        self.dates: dict[str, DateFit] = {}
+        self.written: dict[str, Written] = {}
+        self.numbers: list[str] = []
+
+    def _decide(self, batch: pa.Table | pa.RecordBatch) -> None:
+        """Sets what kind each column is of."""
         for name in self.names:
-            kind = schema.field(name).type
-            if is_text(kind):
-                self.texts[name] = TextFit(name, pa.types.is_dictionary(kind))
-            elif not is_number(kind):
-                raise ValueError(f"{place}{describe_unusable(name, kind)}")
-        self.numbers = [name for name in self.names if name not in self.texts]
-        self.present = np.zeros(len(self.numbers), np.int64)
-        self.mean = np.zeros(len(self.numbers))
+            kind = batch.schema.field(name).type
+            if name in self.categorical or pa.types.is_dictionary(kind):
+                self.texts[name] = TextFit(name)
+            elif is_date(kind):
+                self.dates[name] = DateFit(name, "", pa.types.is_time(kind))
+            elif is_text(kind):
+                self._decide_text(name, texts_of(batch.column(name), name, self.place))
+            elif is_number(kind):
+                self.numbers.append(name)
+            else:
+                raise ValueError(f"{self.place}{describe_unusable(name, kind)}")
+        count = len(self.numbers)
+        self.present, self.mean = np.zeros(count, np.int64), np.zeros(count)
+        self.low, self.high = np.full(count, np.inf), np.full(count, -np.inf)
+        self.named = {name: [] for name in self.numbers if names_rows(name)}
+
+    def _decide_text(self, name: str, column: Any) -> None:
+        written, form = number_form(column, self.decimal), None
+        if written is None:
+            form = date_form(column)
+        if written is not None:
+            self.numbers.append(name)
+            self.written[name] = written
+        elif form is not None:
+            self.dates[name] = DateFit(name, form, clock=False)
+        else:
+            self.texts[name] = TextFit(name)
 
     def add(self, batch: pa.Table | pa.RecordBatch) -> np.ndarray:
         """Learns from the rows; returns them as float64 [B, inputs], with codes that are not settled yet."""
+        if self.rows == 0:
+            self._decide(batch)
         out = np.empty((batch.num_rows, len(self.names)))
-        values = numbers_of(batch, self.numbers, self.rows + 1, self.place)  # [B, numbers]
+        places = {name: position for position, name in enumerate(self.names)}
+        values = numbers_of(batch, self.numbers, self.rows + 1, self.place, self.written)  # [B, numbers]
+        self._learn_numbers(values)
+        out[:, [places[name] for name in self.numbers]] = values
+        for name, text in self.texts.items():
+            out[:, places[name]] = text.add(texts_of(batch.column(name), name, self.place))
+        for name, date in self.dates.items():
+            out[:, places[name]] = date.add(batch.column(name), self.rows + 1, self.place)
+        self.rows += batch.num_rows
+        return out
+
+    def _learn_numbers(self, values: np.ndarray) -> None:
         absent = np.isnan(values)
         self.present += len(values) - absent.sum(axis=0)
         # By the distance to the mean so far, which keeps the digits of small differences beside a large offset.
         self.mean += np.where(absent, 0, values - self.mean).sum(axis=0) / np.maximum(self.present, 1)
-        out[:, [position for position, name in enumerate(self.names) if name not in self.texts]] = values
-        for position, name in enumerate(self.names):
-            if name in self.texts:
-                out[:, position] = self.texts[name].add(texts_of(batch.column(name), name, self.place))
-        self.rows += batch.num_rows
-        return out
+        if len(values):
+            self.low = np.fmin(self.low, np.fmin.reduce(values))
+            self.high = np.fmax(self.high, np.fmax.reduce(values))
+        for name, parts in self.named.items():
+            parts.append(values[:, self.numbers.index(name)])
 
     def settle(self, x: np.ndarray, encoder: TableEncoder) -> np.ndarray:
         """What `add` returned, [B, inputs], as the encoder of all rows gives it, float64 [B, C]."""
@@ -263,31 +345,66 @@ class EncoderFit:
         """The encoder of all rows that were added."""
         if self.rows == 0:
             raise ValueError(f"{self.place}there are no rows")
-        parts: dict[str, Number | Text | Ignored] = {}
-        for name, present, mean in zip(self.numbers, self.present.tolist(), self.mean.tolist(), strict=True):
-            parts[name] = Number(name, mean, self.rows - present) if present else Ignored(name, "it has no values")
-        for name, text in self.texts.items():
-            found = text.finish(self.place)
-            parts[name] = Ignored(name, found) if isinstance(found, str) else found
-        encoder = TableEncoder([parts[name] for name in self.names])
-        if not encoder.used:
-            raise ValueError(f"{self.place}no column is of use as an input: {'; '.join(encoder.notes)}")
+        # Better a column that says nothing than none.
+        encoders = (TableEncoder(self._parts(varies)) for varies in (True, False))
+        encoder = next((each for each in encoders if each.used), None)
+        if encoder is None:
+            notes = TableEncoder(self._parts(True)).notes
+            raise ValueError(f"{self.place}no column is of use as an input: {'; '.join(notes)}")
         return encoder
 
+    def _parts(self, varies: bool) -> list[Part]:
+        """What is known of each column; with `varies` those that do not vary, or name the rows, are left out."""
+        found: dict[str, Any] = {name: self._number(place, varies) for place, name in enumerate(self.numbers)}
+        found |= {name: fit.finish(varies) for name, fit in (*self.texts.items(), *self.dates.items())}
+        return [Ignored(name, found[name]) if isinstance(found[name], str) else found[name] for name in self.names]
 
-def _checked(column: Any) -> Number | Text | Ignored:
+    def _number(self, place: int, varies: bool) -> Number | str:
+        name, present = self.numbers[place], int(self.present[place])
+        if present == 0:
+            return "it has no values"
+        if varies and self.low[place] == self.high[place] and present == self.rows:
+            return CONSTANT
+        if varies and name in self.named and _different(np.concatenate(self.named[name])):
+            return "it has another whole number in every row, and the name of numbers that name rows"
+        written = self.written.get(name, Written(self.decimal or "."))
+        return Number(name, float(self.mean[place]), self.rows - present, written.decimal, written.unit)
+
+
+def names_rows(name: str) -> bool:
+    """Whether numbers of this name are likely to name rows, such as customer_id."""
+    return name.strip().lower() in NAMES_OF_ROWS or ENDS_OF_NAMES.search(name.strip()) is not None
+
+
+def _different(values: np.ndarray) -> bool:
+    """Whether these are whole numbers, each in one row."""
+    return len(values) > 1 and bool((values == np.rint(values)).all()) and len(np.unique(values)) == len(values)
+
+
+def _checked(column: Any) -> Part:
     """A column of a description, which may come from anyone's file."""
     kind = next((kind for name, kind in KINDS.items() if isinstance(column, dict) and column.get("kind") == name), None)
     values = {key: value for key, value in column.items() if key != "kind"} if kind else {}
-    if kind is None or set(values) != set(kind.__dataclass_fields__) or not isinstance(values["name"], str):
+    fields = {} if kind is None else kind.__dataclass_fields__
+    needed = {name for name, field in fields.items() if field.default is MISSING}
+    if kind is None or not needed <= set(values) <= set(fields) or not isinstance(values["name"], str):
         raise ValueError(f"a column of a table's encoding is none of {', '.join(KINDS)}: {str(column)[:80]}")
     place = f"the encoding of column {values['name'][:80]!r}"
     if kind is Ignored and not isinstance(values["reason"], str):
         raise ValueError(f"{place} must have a text as its reason")
     if kind is not Ignored and not (type(values["missing"]) is int and values["missing"] >= 0):
         raise ValueError(f"{place} must have a whole number of missing rows")
-    if kind is Number and not (type(values["mean"]) is float and math.isfinite(values["mean"])):
+    if kind in (Number, Date) and not (type(values["mean"]) is float and math.isfinite(values["mean"])):
         raise ValueError(f"{place} must have a finite mean")
+    if kind is Number and not (values.get("decimal", ".") in (".", ",") and isinstance(values.get("unit", ""), str)):
+        raise ValueError(f"{place} must have a decimal mark and a unit")
+    if kind is Date:
+        periods = values["periods"]
+        known = isinstance(periods, list) and all(isinstance(each, str) and each in PERIODS for each in periods)
+        if not known or len(set(periods)) < len(periods) or type(values["trend"]) is not bool:
+            raise ValueError(f"{place} must have different periods out of {', '.join(PERIODS)}")
+        if not isinstance(values["form"], str) or not (values["trend"] or periods):
+            raise ValueError(f"{place} must say how dates are written, and what they tell")
     if kind in (Text, ManyTexts):
         found = values["categories"]
         if not isinstance(found, list) or not all(isinstance(category, str) for category in found):

@@ -11,8 +11,10 @@ from typing import Literal
 from zipfile import BadZipFile
 
 import numpy as np
+import pyarrow as pa
 
 from autogp.data.encoding import TableEncoder
+from autogp.data.readers import Form
 from autogp.data.sources import ArraySource
 from autogp.data.summary import check_finite
 from autogp.data.tables import TABLE_SUFFIXES, encoded_batches, open_table
@@ -41,6 +43,10 @@ def open_source(
     encoder: TableEncoder | None = None,
     dtype: Literal["float32", "float64"] = "float32",
     cache: str | Path | None = None,
+    categorical: Sequence[str] = (),
+    decimal: str | None = None,
+    header: bool = True,
+    drop_missing_targets: bool = False,
 ) -> ArraySource:
     """The rows of a file, by the end of its name; large files stay on disk.
 
@@ -55,7 +61,8 @@ def open_source(
 
     A table is read in pieces into a memory-mapped copy: uint8 where all inputs are whole numbers from 0 to 255, else
     `dtype` (float64 also where float32 would change whole numbers, or round by more than 1e-5 of a column's range). Its
-    first line must hold the names. Text among the inputs becomes codes of categories, and a missing value is NaN:
+    first line must hold the names. Text among the inputs becomes numbers or dates where it holds such, else codes of
+    categories, and a missing value is NaN:
     `source.encoder`, a `TableEncoder`, knows the categories, and `autogp.features.Columns` makes of them what a kernel
     can use. `source.notes` tells what was assumed. A target of text becomes integers that count `source.classes`, the
     labels in sorted order; others stay numbers. A missing target is an error, but among several targets it is NaN.
@@ -70,6 +77,10 @@ def open_source(
         dtype: Of a table's inputs.
         cache: Folder for the copy of a table, where it is found when the same file is opened again. By default the
             copy is temporary and goes with the source.
+        categorical: Columns of a table that are categories, whatever they look like.
+        decimal: The decimal mark of a table's numbers, "." or ","; by default each column tells.
+        header: Whether the first line of CSV holds the names; else they are f0, f1, ...
+        drop_missing_targets: Whether rows of a table without a target are left out; a note counts them.
 
     Example:
         >>> import tempfile
@@ -84,7 +95,10 @@ def open_source(
     path = _existing(path)
     if is_table(path):
         target = str(target) if isinstance(target, Path) else target
-        return open_table(path, target, columns, ignore, classes, encoder, dtype, cache)
+        if decimal not in (None, ".", ","):
+            raise ValueError(f"decimal must be '.' or ',', got {decimal!r}")
+        form = Form(tuple(categorical), decimal, header)
+        return open_table(path, target, columns, ignore, classes, encoder, dtype, cache, form, drop_missing_targets)
     if columns or ignore or classes or encoder is not None or not isinstance(target, str | Path | None):
         raise ValueError(
             f"columns, ignore, classes, encoder and several targets are for tables {TABLE_SUFFIXES}, not {path}"
@@ -105,21 +119,28 @@ def is_table(path: str | Path) -> bool:
 
 
 def read_rows(
-    path: str | Path, encoder: TableEncoder | None = None, unseen: Unseen | None = None
-) -> Iterator[np.ndarray]:
-    """All inputs of a file from the first row to the last, some megabytes [B, C] at a time; nothing is copied to disk.
+    path: str | Path,
+    encoder: TableEncoder | None = None,
+    unseen: Unseen | None = None,
+    carried: Sequence[str] = (),
+    header: bool = True,
+) -> Iterator[tuple[np.ndarray, pa.Table | None]]:
+    """All inputs of a file from the first row to the last, some megabytes [B, C] at a time, beside columns `carried`
+    of a table as they are; nothing is copied to disk.
 
     Arguments:
         path: A file as for `open_source`.
         encoder: How a table becomes numbers.
         unseen: Counts what the encoder did not see in training.
+        carried: Further columns of a table.
+        header: Whether the first line of CSV holds the names.
 
     Example:
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> path = Path(folder.name, "ports.csv")
         >>> _ = path.write_text("port\\nCork\\nBari\\n")
-        >>> [x.tolist() for x in read_rows(path, open_source(path).encoder)]
+        >>> [x.tolist() for x, _ in read_rows(path, open_source(path).encoder)]
         [[[1.0], [0.0]]]
         >>> folder.cleanup()
     """
@@ -127,21 +148,28 @@ def read_rows(
     if is_table(path):
         if encoder is None:
             raise ValueError(f"{path} has named columns: an encoder must say how they become numbers")
-        pieces = encoded_batches(path, encoder, Unseen() if unseen is None else unseen)
+        pieces = encoded_batches(path, encoder, Unseen() if unseen is None else unseen, carried, header)
+    elif carried:
+        raise ValueError(f"{path} has no named columns: {carried[0]!r} is none of them")
     else:
         source = open_source(path)
-        check_finite(source)
+        check_finite(source, allow_missing_inputs=True)
         step = max(1, READ_NUMBERS // source.rows(np.zeros(1, np.int64))[0].shape[1])
         starts = range(0, len(source), step)
-        pieces = (source.rows(np.arange(start, min(start + step, len(source))))[0] for start in starts)
-    pending: list[np.ndarray] = []
+        pieces = ((source.rows(np.arange(start, min(start + step, len(source))))[0], None) for start in starts)
+    pending: list[tuple[np.ndarray, pa.RecordBatch | None]] = []
     for piece in pieces:
         pending.append(piece)
-        if sum(each.size for each in pending) >= READ_NUMBERS:
-            yield np.concatenate(pending)
+        if sum(x.size for x, _ in pending) >= READ_NUMBERS:
+            yield _joined(pending)
             pending = []
     if pending:
-        yield np.concatenate(pending)
+        yield _joined(pending)
+
+
+def _joined(pieces: list[tuple[np.ndarray, pa.RecordBatch | None]]) -> tuple[np.ndarray, pa.Table | None]:
+    batches = [batch for _, batch in pieces if batch is not None]
+    return np.concatenate([x for x, _ in pieces]), pa.Table.from_batches(batches) if batches else None
 
 
 def _existing(path: str | Path) -> Path:

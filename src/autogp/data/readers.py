@@ -3,28 +3,46 @@
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 from pyarrow import csv, parquet
 
-from autogp.data.columns import describe_unusable, is_number, is_text
+from autogp.data.columns import describe_unusable, is_date, is_number, is_text, texts_of
 from autogp.data.encoding import TableEncoder
+from autogp.data.written import CODE, Written, number_form
 
-__all__ = ["Layout", "column_names", "plan_layout", "read_batches", "refuse_unknown"]
+__all__ = ["Form", "Layout", "column_names", "plan_layout", "read_batches", "refuse_unknown"]
 
 # Arrow reads some thirty blocks ahead; a line must fit into one.
 CSV_BLOCK_BYTES = 2**20
 PARQUET_BATCH_BYTES = 16 * 2**20
+MOST_COLUMNS = 20_000
+MOST_FOOTER = 64 * 2**20  # bytes that describe a Parquet file
+# A file of measurements does not shrink like this; one that was made to fill a disk or memory does.
+MOST_UNFOLDED, MOST_SHRUNK = 2**28, 1_000  # bytes, and how many of them in one of the file
+
+pc: Any = pyarrow.compute  # its functions exist at run time only
 
 # Arrow tells where a CSV file is wrong in the text of its errors only; the header is its row 1.
-WRONG_VALUE = re.compile(r"column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'", re.DOTALL)
+WRONG_VALUE = re.compile(r"column #(\d+): Row #(\d+): CSV conversion error to (.+?): invalid value '(.*)'", re.DOTALL)
 NOT_UTF_8 = "is not in UTF-8: save it in that encoding (spreadsheets call it CSV UTF-8)"
 WRONG_WIDTH = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a user knows of a table, and its delimiter: how a CSV file is read."""
+
+    categorical: tuple[str, ...] = ()
+    decimal: str | None = None
+    header: bool = True  # without one the columns are called f0, f1, ...
+    delimiter: str = ","
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,7 @@ class Layout:
     """Which columns of a table are inputs and targets, and how they are read.
 
     Example:
-        >>> Layout(["width"], ["kind"], {"width": pa.float64(), "kind": pa.string()}, True, False, ",").inputs
+        >>> Layout(["width"], ["kind"], {"width": pa.float64(), "kind": pa.string()}, True, False, {}, Form()).inputs
         ['width']
     """
 
@@ -41,7 +59,8 @@ class Layout:
     types: dict[str, pa.DataType]
     text_target: bool  # the only target is class labels
     integer_targets: bool  # the targets are whole numbers as far as can be told before reading them all
-    delimiter: str  # of a CSV file
+    written: dict[str, Written]  # how targets in text are written that are numbers
+    form: "Form"
 
 
 def plan_layout(
@@ -51,6 +70,8 @@ def plan_layout(
     ignore: Sequence[str],
     text: bool,
     encoder: TableEncoder | None,
+    form: Form = Form(),  # noqa: B008
+    carried: Sequence[str] = (),
 ) -> Layout:
     """The layout of the file: columns that are not targets are inputs, unless `columns` or `encoder` names them.
 
@@ -61,11 +82,13 @@ def plan_layout(
         ignore: Columns that are no inputs.
         text: Whether the target is class labels even if they look like numbers.
         encoder: How the inputs were read before.
+        form: What the user knows of the file.
+        carried: Further columns that are read.
     """
-    schema, delimiter = _header(path)
+    schema, sample, form = _header(path, form)
     in_file = Counter(schema.names)
     targets = [target] if isinstance(target, str) else list(target or [])
-    refuse_unknown(path, [*targets, *(columns or []), *ignore], schema.names)
+    refuse_unknown(path, [*targets, *(columns or []), *ignore, *carried], schema.names)
     if encoder is not None:
         encoder.require(schema.names, f"{path}: ")
         columns = encoder.used
@@ -74,6 +97,7 @@ def plan_layout(
     inputs = [name for name in columns if name not in ignore]
     used = inputs + targets
     in_use = Counter(used)
+    further = [name for name in dict.fromkeys(carried) if name not in used]
     repeated = [name for name in used if in_file[name] > 1 or in_use[name] > 1]
     if repeated:
         raise ValueError(f"{path}: column {repeated[0]!r} appears more than once")
@@ -81,26 +105,39 @@ def plan_layout(
         raise ValueError(f"{path} has no columns besides the target")
 
     found = {name: schema.field(name).type for name in used}
-    text_target = isinstance(target, str) and (text or is_text(found[target]))
-    texts = {name for name in inputs if is_text(found[name])} if encoder is None else set(encoder.categories)
-    texts |= set(targets) if text_target else set()
-    for name in inputs:
-        if name not in texts and not is_number(found[name]) and not is_text(found[name]):
-            raise ValueError(f"{path}: {describe_unusable(name, found[name])}")
+    written: dict[str, Written] = {}
     for name in targets:
-        # Text in CSV goes on, to be refused by row and value.
-        if name not in texts and not is_number(found[name]) and (path.suffix == ".parquet" or not is_text(found[name])):
-            raise ValueError(f"{path}: target column {name!r} holds {found[name]}, not numbers")
-    # A column of numbers is read as float64 wherever it starts with whole ones: others may follow.
-    numbers = {name: pa.bool_() if pa.types.is_boolean(kind) else pa.float64() for name, kind in found.items()}
-    types = {name: pa.string() if name in texts else numbers[name] for name in used}
+        if is_date(found[name]) or not (is_number(found[name]) or is_text(found[name])):
+            raise ValueError(f"{path}: target column {name!r} holds {found[name]}, not numbers or classes")
+        if is_text(found[name]) and not pa.types.is_dictionary(found[name]) and not text:
+            shape = number_form(texts_of(sample(name), name, f"{path}: "), form.decimal)
+            written |= {} if shape is None else {name: shape}
+    text_target = isinstance(target, str) and (text or (is_text(found[target]) and target not in written))
+    if encoder is None:
+        refuse_unknown(path, form.categorical, schema.names)
+        texts = {name for name in inputs if is_text(found[name]) or name in form.categorical}
+    else:
+        texts = {name for name in inputs if name in encoder.categories or is_text(found[name])}
+    texts |= set(written) | (set(targets) if text_target else set())
+    for name in inputs:
+        if name not in texts and not is_number(found[name]) and not is_date(found[name]):
+            raise ValueError(f"{path}: {describe_unusable(name, found[name])}")
+    types = {name: pa.string() if name in texts else _read_as(found[name]) for name in used}
     integers = all(pa.types.is_integer(found[name]) or pa.types.is_boolean(found[name]) for name in targets)
-    return Layout(inputs, targets, types, text_target, integers, delimiter)
+    types |= {name: pa.string() if is_text(schema.field(name).type) else schema.field(name).type for name in further}
+    return Layout(inputs, targets, types, text_target, integers, written, form)
+
+
+def _read_as(kind: pa.DataType) -> pa.DataType:
+    """The type of a column of CSV that starts like this: fractions may follow whole numbers, and parts of seconds."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return kind if is_date(kind) or pa.types.is_boolean(kind) else pa.float64()
 
 
 def read_batches(path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
     """The columns of `layout`, a few megabytes of rows at a time; numbers as Arrow finds them, labels as text."""
-    names = layout.inputs + layout.targets
+    names = list(layout.types)
     if path.suffix == ".parquet":
         # Not buffered ahead: that would hold whole row groups, whose size nothing bounds.
         try:
@@ -111,15 +148,15 @@ def read_batches(path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
         return
     try:
         options = {"include_columns": names, "column_types": layout.types, "strings_can_be_null": True}
-        with _open_csv(path, layout.delimiter, **options) as reader:
+        with _open_csv(path, layout.form, **options) as reader:
             yield from reader
     except (pa.ArrowInvalid, OSError) as error:
-        raise _explained(path, error) from None
+        raise _explained(path, error, layout.form) from None
 
 
-def column_names(path: Path) -> list[str]:
+def column_names(path: Path, form: Form = Form()) -> list[str]:  # noqa: B008
     """The columns of a CSV or Parquet file, in order."""
-    return _header(path)[0].names
+    return _header(path, form)[0].names
 
 
 def refuse_unknown(path: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
@@ -130,11 +167,12 @@ def refuse_unknown(path: Path, wanted: Sequence[str], names: Sequence[str]) -> N
             raise ValueError(f"{path} has no column {name!r}; {_suggestion(name, list(names))}")
 
 
-def _header(path: Path) -> tuple[pa.Schema, str]:
-    """Names and types of the columns, as stored in Parquet or as the first block of a CSV file looks; its delimiter."""
+def _header(path: Path, form: Form) -> tuple[pa.Schema, Callable[[str], Any], Form]:
+    """Names and types of the columns, as stored in Parquet or as the first block of a CSV file looks; the first values
+    of a column by its name; and the form with the delimiter."""
     if path.suffix == ".parquet":
         try:
-            return parquet.read_schema(path), ""
+            return _parquet_schema(path), lambda name: _first_values(path, name), form
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{path} is not a Parquet file, or a damaged one: {error}") from None
     try:
@@ -142,36 +180,89 @@ def _header(path: Path) -> tuple[pa.Schema, str]:
             start = stream.read(2 * CSV_BLOCK_BYTES)  # more than the block that is looked at, which may end in a line
         if b"\0" in start:
             raise ValueError(f"{path} {NOT_UTF_8}")
-        header = re.sub(rb'"[^"]*"', b"", start).split(b"\n", 1)[0]  # names in quotes may hold any of them
-        likeliest = max(",;\t", key=lambda mark: header.count(mark.encode()))
-        delimiter = "\t" if path.suffix == ".tsv" else likeliest
-        with _open_csv(pa.BufferReader(start), delimiter) as reader:
-            schema = reader.schema
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _explained(path, error) from None
+        form = replace(form, delimiter=_delimiter(path, start))
+        with _open_csv(pa.BufferReader(start), form) as reader:
+            first = reader.read_next_batch()
+    except (pa.ArrowInvalid, OSError, StopIteration) as error:
+        raise _explained(path, error, form) from None
+    schema = first.schema
     # Text in another encoding is bytes to Arrow, and fails on its way to Python.
     with suppress(UnicodeDecodeError):
         if pa.binary() not in schema.types and schema.names:
-            return schema, delimiter
+            return _with_codes(schema, start, form), first.column, form
     raise ValueError(f"{path} {NOT_UTF_8}")
 
 
-def _open_csv(file: Path | pa.NativeFile, delimiter: str, **conversion: Any) -> csv.CSVStreamingReader:
+def _delimiter(path: Path, start: bytes) -> str:
+    header = re.sub(rb'"[^"]*"', b"", start).split(b"\n", 1)[0]  # names in quotes may hold any of them
+    likeliest = max(",;\t", key=lambda mark: header.count(mark.encode()))
+    delimiter = "\t" if path.suffix == ".tsv" else likeliest
+    columns = header.count(delimiter.encode()) + 1
+    if columns > MOST_COLUMNS:
+        raise ValueError(f"{path} has at least {columns:,} columns in its first line; {MOST_COLUMNS:,} are the most")
+    return delimiter
+
+
+def _with_codes(schema: pa.Schema, start: bytes, form: Form) -> pa.Schema:
+    """The schema with columns as text whose digits start with 0, such as 02139."""
+    whole = [name for name, kind in zip(schema.names, schema.types, strict=True) if pa.types.is_integer(kind)]
+    if not re.search(rb"(^|[^\d.])0\d", start) or not whole or len(set(schema.names)) < len(schema.names):
+        return schema
+    types = dict.fromkeys(whole, pa.string())
+    with _open_csv(pa.BufferReader(start), form, include_columns=whole, column_types=types) as reader:
+        first = reader.read_next_batch()
+    for name in whole:
+        if pc.any(pc.match_substring_regex(first.column(name), CODE)).as_py():
+            schema = schema.set(schema.names.index(name), pa.field(name, pa.string()))
+    return schema
+
+
+def _parquet_schema(path: Path) -> pa.Schema:
+    """Refuses files that were made to unfold without end, from what they say of themselves."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, size - 8))
+        footer = int.from_bytes(file.read(4), "little")
+    if MOST_FOOTER < footer <= size:
+        raise ValueError(f"{path} describes its columns in {footer:,} bytes: it has too many of them")
+    with parquet.ParquetFile(path, pre_buffer=False) as file:
+        metadata = file.metadata
+        if metadata.num_columns > MOST_COLUMNS:
+            raise ValueError(f"{path} has {metadata.num_columns:,} columns; {MOST_COLUMNS:,} are the most")
+        stored = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        unfolded = max(stored, 8 * metadata.num_rows * metadata.num_columns)
+        if unfolded > max(MOST_UNFOLDED, MOST_SHRUNK * size):
+            raise ValueError(
+                f"{path} has {size:,} bytes, which unfold to {unfolded:,}: no table of measurements does that"
+            )
+        return file.schema_arrow
+
+
+def _first_values(path: Path, name: str) -> Any:
+    with parquet.ParquetFile(path, pre_buffer=False) as file:
+        batch = next(file.iter_batches(1_000, columns=[name]), None)
+        return pa.nulls(0, pa.string()) if batch is None else batch.column(0)
+
+
+def _open_csv(file: Path | pa.NativeFile, form: Form, **conversion: Any) -> csv.CSVStreamingReader:
+    generated = {} if form.header else {"autogenerate_column_names": True}
     return csv.open_csv(
         file,
         # One thread, so that errors know their row.
-        read_options=csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES),
-        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=csv.ConvertOptions(**conversion),
+        read_options=csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES, **generated),
+        parse_options=csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True),
+        convert_options=csv.ConvertOptions(decimal_point=form.decimal or ".", **conversion),
     )
 
 
-def _explained(path: Path, error: Exception) -> ValueError:
+def _explained(path: Path, error: Exception, form: Form) -> ValueError:
     message = str(error)
     if match := WRONG_VALUE.search(message):
-        column, row, value = match.groups()
-        name = column_names(path)[int(column)]
-        return ValueError(f"{path}: column {name!r} must hold numbers, but row {int(row) - 1} holds {value[:80]!r}")
+        column, row, kind, value = match.groups()
+        name = column_names(path, form)[int(column)]
+        what = "numbers" if kind in ("double", "int64", "bool") else "dates or times"
+        row = int(row) - form.header
+        return ValueError(f"{path}: column {name!r} must hold {what}, but row {row} holds {value[:80]!r}")
     if match := WRONG_WIDTH.search(message):
         row, expected, found = map(int, match.groups())
         return ValueError(
@@ -181,7 +272,7 @@ def _explained(path: Path, error: Exception) -> ValueError:
         return ValueError(f"{path} has a line of more than {CSV_BLOCK_BYTES:,} bytes, or a quote that is never closed")
     if "invalid UTF8" in message:
         return ValueError(f"{path} {NOT_UTF_8}")
-    if "Empty CSV" in message:
+    if "Empty CSV" in message or isinstance(error, StopIteration):
         return ValueError(f"{path} has no rows")
     return ValueError(f"{path}: {message}")
 

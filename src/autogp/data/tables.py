@@ -7,22 +7,24 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from autogp.data.columns import numbers_of
+from autogp.data.columns import numbers_of, texts_of
 from autogp.data.encoding import EncoderFit, TableEncoder
-from autogp.data.readers import Layout, plan_layout, read_batches
+from autogp.data.readers import Form, Layout, plan_layout, read_batches
 from autogp.data.sources import ArraySource
 from autogp.data.texts import Unseen
 
 __all__ = ["TABLE_SUFFIXES", "encoded_batches", "open_table"]
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
-VERSION = 4  # of the files in a cache; raised whenever their meaning changes
+VERSION = 5  # of the files in a cache; raised whenever their meaning changes
+REMOVE = "remove such rows, or say drop_missing_targets=True (--drop-missing-target)"
 PIECE = 2**20  # numbers converted at a time
 MOST_ROUNDING = 1e-5  # by float32, of the range of a column
 
@@ -36,18 +38,21 @@ def open_table(
     encoder: TableEncoder | None,
     dtype: str,
     cache: str | Path | None,
+    form: Form,
+    drop_missing: bool,
 ) -> ArraySource:
     """The rows of a CSV or Parquet file; the arguments are those of `open_source`."""
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
     status = path.stat()
     identity = [VERSION, str(path.resolve()), status.st_size, status.st_mtime_ns]
-    request = [target, columns, ignore, classes, encoder and encoder.describe(), dtype]
+    form = form if encoder is None else replace(form, decimal=encoder.decimal)
+    request = [target, columns, ignore, classes, encoder and encoder.describe(), dtype, astuple(form), drop_missing]
     key = hashlib.sha256(json.dumps(identity + request, default=list).encode()).hexdigest()[:32]
 
     def build(folder: Path) -> None:
-        layout = plan_layout(path, target, columns, ignore, classes is not None, encoder)
-        _write_arrays(folder, path, layout, isinstance(target, str), classes, encoder, dtype)
+        layout = plan_layout(path, target, columns, ignore, classes is not None, encoder, form)
+        _write_arrays(folder, path, layout, isinstance(target, str), classes, encoder, dtype, drop_missing)
 
     if cache is not None:
         return _load_or_build(Path(cache), key, build)
@@ -58,11 +63,17 @@ def open_table(
     return source
 
 
-def encoded_batches(path: Path, encoder: TableEncoder, unseen: Unseen) -> Iterator[np.ndarray]:
-    """The inputs of a table, float64 [B, C], a few megabytes at a time; at least one row."""
+def encoded_batches(
+    path: Path, encoder: TableEncoder, unseen: Unseen, carried: Sequence[str], header: bool
+) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+    """The inputs of a table, float64 [B, C], beside its columns `carried`, a few megabytes at a time; at least one
+    row."""
     rows = 0
-    for batch in read_batches(path, plan_layout(path, None, None, (), False, encoder)):
-        yield encoder.transform(batch, unseen=unseen, first_row=rows + 1, place=f"{path}: ")
+    form = Form(decimal=encoder.decimal, header=header)
+    layout = plan_layout(path, None, None, (), False, encoder, form, carried)
+    for batch in read_batches(path, layout):
+        x = encoder.transform(batch, unseen=unseen, first_row=rows + 1, place=f"{path}: ")
+        yield x, batch.select(list(carried))
         rows += batch.num_rows
     if rows == 0:
         raise ValueError(f"{path} has no rows")
@@ -123,6 +134,7 @@ def _write_arrays(
     classes: Sequence[str] | None,
     encoder: TableEncoder | None,
     wide: str,
+    drop_missing: bool,
 ) -> None:
     """Writes x.bin [N, C], y.bin [N] or [N, P] and about.json, which says how to read them."""
     place = f"{path}: "
@@ -130,17 +142,21 @@ def _write_arrays(
     targets = _Targets(folder / "y.bin", path, layout, single, classes)
     unseen = Unseen()
     fit = None
-    rows = 0
+    rows = kept = 0
     for batch in read_batches(path, layout):
         if encoder is None:
-            fit = fit or EncoderFit(batch.schema, layout.inputs, place)
-            inputs.append(fit.add(batch))
+            fit = fit or EncoderFit(batch.schema, layout.inputs, place, layout.form.categorical, layout.form.decimal)
+            x = fit.add(batch)
         else:
-            inputs.append(encoder.transform(batch, unseen=unseen, first_row=rows + 1, place=place))
-        targets.append(batch, rows)
-        rows += batch.num_rows
+            x = encoder.transform(batch, unseen=unseen, first_row=rows + 1, place=place)
+        chosen = targets.present(batch) if drop_missing else np.arange(batch.num_rows)
+        inputs.append(x[chosen])
+        targets.append(batch, rows, chosen)
+        rows, kept = rows + batch.num_rows, kept + len(chosen)
     if rows == 0:
         raise ValueError(f"{path} has no rows")
+    if kept == 0:
+        raise ValueError(f"{path}: no row has a target")
     if fit is not None:
         encoder = fit.finish()
         if encoder.categories or encoder.ignored:
@@ -148,12 +164,16 @@ def _write_arrays(
     assert encoder is not None
     about: dict[str, Any] = {
         "x_dtype": inputs.dtype.name,
-        "x_shape": [rows, len(encoder.used)],
-        **targets.finish(rows),
+        "x_shape": [kept, len(encoder.used)],
+        **targets.finish(kept),
         "encoder": encoder.describe(),
-        "notes": encoder.notes if fit is not None else unseen.sentences(),
+        "notes": [*(encoder.notes if fit is not None else unseen.sentences()), *_dropped(rows - kept)],
     }
     (folder / "about.json").write_text(json.dumps(about))
+
+
+def _dropped(rows: int) -> list[str]:
+    return [f"{rows:,} {'row' if rows == 1 else 'rows'} without a target are left out"] if rows else []
 
 
 def _settled(inputs: "_Inputs", fit: EncoderFit, encoder: TableEncoder) -> "_Inputs":
@@ -177,6 +197,8 @@ class _Inputs:
         self.low, self.high = np.inf, -np.inf  # of each column so far, [C], without missing values
 
     def append(self, x: np.ndarray) -> None:  # [B, C]
+        if len(x) == 0:
+            return
         self.low, self.high = np.fmin(self.low, np.fmin.reduce(x)), np.fmax(self.high, np.fmax.reduce(x))
         needed = np.promote_types(self.dtype, _narrowest(x, self.high - self.low, self.wide))
         if needed != self.dtype and self.path.exists():
@@ -194,18 +216,27 @@ class _Targets:
         self.names = layout.targets
         self.single = single
         self.labels = _LabelFit(table, self.names[0], classes) if layout.text_target else None
-        self.whole = layout.integer_targets
+        self.whole = layout.integer_targets and not layout.written
+        self.written = layout.written
 
-    def append(self, batch: pa.RecordBatch, start: int) -> None:
-        """Adds the targets of the batch; `start` rows came before."""
+    def present(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Which rows of the batch have a target."""
+        found = np.zeros(batch.num_rows, bool)
+        for name in self.names:
+            texts = texts_of(batch.column(name), name, f"{self.table}: ")
+            found |= texts.is_valid().to_numpy(zero_copy_only=False)
+        return np.flatnonzero(found)
+
+    def append(self, batch: pa.RecordBatch, start: int, chosen: np.ndarray) -> None:
+        """Adds the targets of the chosen rows of the batch; `start` rows came before."""
         if self.labels is not None:
-            _append(self.path, self.labels.codes(batch.column(self.names[0]), start))
+            _append(self.path, self.labels.codes(batch.column(self.names[0]), start, chosen))
         elif self.names:
-            y = numbers_of(batch, self.names, start + 1, f"{self.table}: target ")  # [B, P]
+            y = numbers_of(batch, self.names, start + 1, f"{self.table}: target ", self.written)[chosen]  # [B, P]
             if self.single and np.isnan(y).any():
-                row = start + int(np.argmax(np.isnan(y[:, 0]))) + 1
+                row = start + int(chosen[np.argmax(np.isnan(y[:, 0]))]) + 1
                 raise ValueError(
-                    f"{self.table}: target column {self.names[0]!r} has a missing value in row {row}: remove such rows"
+                    f"{self.table}: target column {self.names[0]!r} has a missing value in row {row}: {REMOVE}"
                 )
             self.whole = self.whole and bool((y == np.rint(y)).all())
             _append(self.path, y)
@@ -237,17 +268,17 @@ class _LabelFit:
         self.fixed = classes is not None
         self.known = {str(label): (code, 0) for code, label in enumerate(classes or [])}
 
-    def codes(self, column: pa.Array, start: int) -> np.ndarray:
-        """Codes [B] of labels [B], in order of first appearance; `start` rows came before."""
+    def codes(self, column: pa.Array, start: int, chosen: np.ndarray) -> np.ndarray:
+        """Codes of the chosen rows, in order of first appearance; `start` rows came before the column's."""
+        column = texts_of(column, "", self.place).take(pa.array(chosen))
         if column.null_count:
-            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise ValueError(f"{self.place} has a missing value in row {start + row + 1}: remove such rows")
-        encoded = column.cast(pa.string()).dictionary_encode()
+            row = int(chosen[np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]])
+            raise ValueError(f"{self.place} has a missing value in row {start + row + 1}: {REMOVE}")
+        encoded = column.dictionary_encode()
         positions = encoded.indices.to_numpy()
         _, first = np.unique(positions, return_index=True)
         codes = []
-        for label, row in zip(encoded.dictionary.to_pylist(), start + first + 1, strict=True):
-            label = label.strip()
+        for label, row in zip(encoded.dictionary.to_pylist(), start + chosen[first] + 1, strict=True):
             if self.fixed and label not in self.known:
                 raise ValueError(f"{self.place} has {label!r} in row {row}, which is not among {list(self.known)}")
             codes.append(self.known.setdefault(label, (len(self.known), int(row)))[0])

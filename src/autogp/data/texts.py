@@ -9,15 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from autogp.data.columns import NUMBER, texts_of
+from autogp.data.columns import texts_of
 
-__all__ = ["MOST_CATEGORIES", "ManyTexts", "Text", "TextFit", "Unseen"]
+__all__ = ["CONSTANT", "MOST_CATEGORIES", "ManyTexts", "Text", "TextFit", "Unseen"]
 
 MOST_ONE_HOT = 50  # categories that have a column each
 MOST_CATEGORIES = 100_000
-FEW_CATEGORIES = 10  # this many are never too many for the rows there are, nor a sign of numbers
-WHOLE_NUMBER = r"^[+-]?\d+$"
-NUMBER_WITH_COMMA = r"^[+-]?\d+(,\d+)+(\.\d*)?$|^[+-]?\d+(\.\d+)*,\d+$"  # 1,234.5 or 1.234,5
+FEW_CATEGORIES = 10  # this many are never too many for the rows there are
+CONSTANT = "it has the same value in every row"
 
 pc: Any = pyarrow.compute  # its functions exist at run time only
 
@@ -107,48 +106,27 @@ class Unseen:
 class TextFit:
     """Learns the categories of a column of text, batch by batch."""
 
-    def __init__(self, name: str, categorical: bool) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.categorical = categorical  # the user's own word that these are categories, whatever they look like
         self.categories: dict[str, int] = {}  # and their codes, in order of first appearance
         self.rows = self.missing = 0
-        self.numbers = 0  # rows that hold a number, however it is written
-        self.fraction = False  # some of them are not whole
-        self.first_fault: tuple[int, str] | None = None  # the first value that is no number as it is written
 
     def add(self, column: Any) -> np.ndarray:
         """Learns from the next rows [B], as `texts_of` gives them; returns their codes, NaN where missing."""
         if len(self.categories) <= MOST_CATEGORIES:
             for value in column.drop_null().unique().slice(0, MOST_CATEGORIES + 1).to_pylist():
                 self.categories.setdefault(value, len(self.categories))
-        proper = pc.match_substring_regex(column, NUMBER)
-        count = _count(proper)
-        alike = count + _count(pc.match_substring_regex(column, NUMBER_WITH_COMMA))
-        self.numbers += alike
-        if alike and not self.fraction:
-            self.fraction = alike > _count(pc.match_substring_regex(column, WHOLE_NUMBER))
-        if self.first_fault is None and count < len(column) - column.null_count:
-            row = proper.index(False).as_py()
-            self.first_fault = (self.rows + row + 1, column[row].as_py())
         self.missing += column.null_count
         self.rows += len(column)
         return _codes(column, list(self.categories))
 
-    def finish(self, place: str) -> Text | str:
-        """The column's categories, or why it has none; `place` is what error messages start with."""
+    def finish(self, varies: bool) -> Text | str:
+        """The column's categories, or why it is left out; with `varies` also where it has only one."""
         present, count = self.rows - self.missing, len(self.categories)
         if count == 0:
             return "it has no values"
-        # A typing error or a "?" must not turn a column of numbers into hundreds of categories.
-        written = _count(pc.match_substring_regex(pa.array(sorted(self.categories)), NUMBER))
-        if not self.categorical and self.numbers > present / 2 and (self.fraction or written > FEW_CATEGORIES):
-            if self.first_fault is None:
-                raise ValueError(f"{place}column {self.name!r} holds numbers stored as text: convert it to numbers")
-            row, value = self.first_fault
-            raise ValueError(
-                f"{place}column {self.name!r} holds numbers, but {value[:80]!r} in row {row}: "
-                "correct it, or leave it empty if the value is missing"
-            )
+        if varies and count == 1 and not self.missing:
+            return CONSTANT
         if count > MOST_CATEGORIES:
             return f"it is text with more than {MOST_CATEGORIES:,} different values"
         if count > max(FEW_CATEGORIES, present / 2):
@@ -161,7 +139,3 @@ def _codes(column: Any, categories: list[str]) -> np.ndarray:
     """The place of each text [B] among the categories, float64; NaN where it has none."""
     codes = pc.index_in(column, value_set=pa.array(categories, pa.large_string()))
     return codes.cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
-
-
-def _count(mask: Any) -> int:
-    return pc.sum(mask).as_py() or 0

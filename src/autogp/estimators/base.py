@@ -72,6 +72,7 @@ class GPEstimator(BaseEstimator):
         "objective": [StrOptions({"auto", "elbo", "loo", "predictive"})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "share_kernel": ["boolean", None],
+        "categorical": ["array-like", None],
         "scaling": [StrOptions({"auto", "standard", "global", "none"})],
         "weights": [StrOptions({"counts", "importance"})],
         "start": [Start, None],
@@ -106,6 +107,7 @@ class GPEstimator(BaseEstimator):
         share_kernel: bool | None = None,
         scaling: str = "auto",
         weights: str = "counts",
+        categorical: Sequence[str] | None = None,
         start: Start | None = None,
         settings: Settings | None = None,
         max_epochs: int | None = None,
@@ -127,6 +129,7 @@ class GPEstimator(BaseEstimator):
         self.share_kernel = share_kernel
         self.scaling = scaling
         self.weights = weights
+        self.categorical = categorical
         self.start = start
         self.settings = settings
         self.max_epochs = max_epochs

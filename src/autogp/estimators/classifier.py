@@ -54,6 +54,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     weights : {"counts", "importance"}
         What `sample_weight` means: "counts", a weight of 2 is the row twice, as in scikit-learn; "importance", only
         ratios matter, and the model is as certain as without weights.
+    categorical : list of str or None
+        Columns of a DataFrame that are categories, whatever they look like.
     start : Start or None
         Where the hyper-parameters start, in place of what the data suggest.
     settings : Settings or None
@@ -117,6 +119,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         share_kernel: bool | None = None,
         scaling: str = "auto",
         weights: str = "counts",
+        categorical: Sequence[str] | None = None,
         start: Start | None = None,
         settings: Settings | None = None,
         max_epochs: int | None = None,
@@ -140,6 +143,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             share_kernel=share_kernel,
             scaling=scaling,
             weights=weights,
+            categorical=categorical,
             start=start,
             settings=settings,
             max_epochs=max_epochs,

@@ -34,6 +34,7 @@ __all__ = ["load_model", "save_estimator"]
 
 PACKAGES = ("autogp", "torch", "numpy", "scikit-learn")
 SCORES = ("elbo_", "loo_score_")
+NEW_PARAMETERS = {"categorical"}  # which files of older versions lack
 LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 WHOLE_COLUMNS = {"epoch", "step", "objective", "skipped"}  # of the history
 PREFIX = "parameter_"  # of modules that are arguments of the estimator
@@ -53,6 +54,8 @@ def save_estimator(estimator: "GPEstimator", path: str | Path) -> None:
             parameters[name] = json.loads(json.dumps(asdict(value)))  # lists for tuples
         else:
             parameters[name] = value.item() if isinstance(value, np.generic) else value
+    if parameters["categorical"] is not None:
+        parameters["categorical"] = [str(name) for name in parameters["categorical"]]
     if isinstance(parameters.get("class_weight"), dict):
         parameters["class_weight"] = [[_plain(label), float(w)] for label, w in parameters["class_weight"].items()]
     names = getattr(estimator, "feature_names_in_", None)
@@ -94,7 +97,7 @@ def load_model(path: str | Path, modules: Sequence[type] = ()) -> Any:
     try:
         kind = {"GPClassifier": GPClassifier, "GPRegressor": GPRegressor}[saved.description["estimator"]]
         parameters = _parameters(saved)
-        if parameters.keys() != set(kind._get_param_names()):
+        if parameters.keys() | NEW_PARAMETERS != set(kind._get_param_names()):
             raise ValueError("its parameters are not those of the estimator")
         estimator = kind(**parameters)
         estimator._validate_params()

@@ -1,7 +1,6 @@
 """What a user may pass as X, turned into a source of rows of numbers."""
 
 import math
-import sys
 import warnings
 from typing import Any
 
@@ -10,6 +9,7 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 
 from autogp.data import ArraySource, Labels, Source, TableEncoder, Unseen, as_table
+from autogp.data.encoding import names_rows
 
 __all__ = ["WithTargets", "as_source", "is_source", "refuse_non_finite", "targets_of"]
 
@@ -72,7 +72,13 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
         return _checked_source(estimator, X, reset)
     frame = _is_frame(X)
     encoder = None if reset else estimator.encoder_
-    if _needs_encoding(X) if reset else encoder is not None and (frame or not encoder.numbers):
+    if reset and estimator.categorical is not None and not frame:
+        raise ValueError("categorical names columns of a DataFrame, which X is not")
+    if reset:
+        encode = estimator.categorical is not None or _needs_encoding(X)
+    else:
+        encode = encoder is not None and (frame or not encoder.numbers)
+    if encode:
         if not frame:
             raise ValueError(
                 f"X must be a DataFrame with the columns {', '.join(estimator.encoder_.inputs)}, as in fit, "
@@ -92,7 +98,7 @@ def _encoded(estimator: Any, frame: Any, reset: bool) -> Source:
     validate_data(estimator, frame, reset=reset, skip_check_array=True)
     table, unseen = as_table(frame), Unseen()
     if reset:
-        estimator.encoder_ = TableEncoder.fit([table])
+        estimator.encoder_ = TableEncoder.fit([table], categorical=estimator.categorical or ())
     x = estimator.encoder_.transform(table, unseen=unseen)
     left_out = [f"column {note}" for note in estimator.encoder_.notes_of_ignored]
     for sentence in left_out if reset else unseen.sentences():
@@ -209,12 +215,15 @@ def _first_text(X: Any) -> str | None:
 
 
 def _is_frame(X: Any) -> bool:
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(X, pandas.DataFrame)
+    """Whether X is a DataFrame of pandas, polars or any library that speaks Arrow's protocol or that of DataFrames."""
+    return hasattr(X, "__dataframe__") or (hasattr(X, "__arrow_c_stream__") and hasattr(X, "columns"))
 
 
 def _needs_encoding(X: Any) -> bool:
-    """Whether X is a DataFrame with a column that is not of finite numbers."""
-    if not _is_frame(X):
-        return False
-    return any(dtype.kind not in "biuf" for dtype in X.dtypes) or bool(X.isna().to_numpy().any())
+    """Whether X is a DataFrame that is more than an array of finite numbers with names."""
+    if not _is_frame(X) or not hasattr(X, "iloc"):
+        return _is_frame(X)
+    numbers = all(dtype.kind in "biuf" for dtype in X.dtypes) and not X.isna().to_numpy().any()
+    if not numbers or not all(isinstance(name, str) for name in X.columns):
+        return not numbers
+    return any(map(names_rows, X.columns)) or bool((X.min() == X.max()).any())

@@ -56,6 +56,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
     weights : {"counts", "importance"}
         What `sample_weight` means: "counts", a weight of 2 is the row twice, as in scikit-learn; "importance", only
         ratios matter, and the model is as certain as without weights.
+    categorical : list of str or None
+        Columns of a DataFrame that are categories, whatever they look like.
     start : Start or None
         Where the hyper-parameters start, in place of what the data suggest.
     settings : Settings or None

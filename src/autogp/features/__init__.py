@@ -2,7 +2,7 @@
 
 from autogp.features.base import Chain, FeatureMap, Transformer
 from autogp.features.cache import apply_frozen, apply_once
-from autogp.features.columns import Categories, Columns, Numbers
+from autogp.features.columns import Categories, Columns, Dates, Numbers
 from autogp.features.components import PrincipalComponents
 from autogp.features.convolutional import Convolutional
 from autogp.features.embedding import Embedding
@@ -14,6 +14,7 @@ __all__ = [
     "Chain",
     "Columns",
     "Convolutional",
+    "Dates",
     "Embedding",
     "FeatureMap",
     "Numbers",

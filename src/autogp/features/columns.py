@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from autogp.data import Source, TableEncoder
+from autogp.data.dates import PERIODS, Date
 from autogp.data.encoding import Number
 from autogp.data.texts import ManyTexts, Text
 from autogp.features.base import FeatureMap, as_rows
@@ -111,7 +112,8 @@ class Columns(FeatureMap):
         if x.shape[-1] != len(self.grouped):
             raise ValueError(f"expected {len(self.grouped)} columns, got {x.shape[-1]}")
         groups = x[..., self.grouped].split([len(chosen) for chosen in self.inputs], -1)
-        return torch.cat([each(group) for each, group in zip(self.maps, groups, strict=True)], -1)[..., self.order]
+        found = [each(group).to(x.dtype) for each, group in zip(self.maps, groups, strict=True)]
+        return torch.cat(found, -1)[..., self.order]
 
     def origins(self, columns: Sequence[int | None]) -> list[int | None]:
         return [columns[origin] for origin in self.origin]
@@ -220,9 +222,78 @@ class Categories(FeatureMap):
         return [columns[place] for place in self.origin.tolist()]
 
 
+class Dates(FeatureMap):
+    """Seconds [B, c] as trend and as sine and cosine of each period; the mean and 0 where one is missing, which a last
+    column says if training had such.
+
+    Arguments:
+        names: Of the columns.
+        means: Of each column in training.
+        missing: Whether each column had missing values in training.
+        trends: Whether time goes on.
+        periods: Of each column: "year", "week", "day".
+
+    Example:
+        >>> noon = Dates(["at"], [0.0], missing=[False], trends=[False], periods=[["day"]])
+        >>> noon(torch.tensor([[43200.0]])).round().abs()
+        tensor([[0., 1.]], dtype=torch.float64)
+    """
+
+    allows_missing = True
+    mean: Tensor
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        means: Sequence[float],
+        missing: Sequence[bool],
+        trends: Sequence[bool],
+        periods: Sequence[Sequence[str]],
+    ) -> None:
+        super().__init__()
+        if not len(names) == len(means) == len(missing) == len(trends) == len(periods):
+            raise ValueError("dates need name, mean, trend, periods and whether values were missing, for each column")
+        if not all(map(math.isfinite, means)) or not all(each in PERIODS for found in periods for each in found):
+            raise ValueError(f"dates need finite means, and periods out of {', '.join(PERIODS)}")
+        self.names, self.means, self.missing = list(names), list(means), list(map(bool, missing))
+        self.trends, self.periods = list(map(bool, trends)), [list(found) for found in periods]
+        self.key = self.names, self.missing, self.trends, self.periods  # what an encoder tells
+        self.columns: list[str] = []
+        self._origins: list[int] = []
+        for column, name in enumerate(self.names):
+            own = [name] * self.trends[column]
+            own += [f"{name} {wave} of {period}" for period in self.periods[column] for wave in ("sine", "cosine")]
+            own += [f"{name} missing"] * self.missing[column]
+            self.columns += own
+            self._origins += [column] * len(own)
+        self.register_buffer("mean", torch.tensor(self.means, dtype=torch.float64), persistent=False)
+
+    @classmethod
+    def of(cls, parts: Sequence[Date]) -> "Dates":
+        """For these columns of an encoder."""
+        return cls(
+            [part.name for part in parts],
+            [part.mean for part in parts],
+            [part.missing > 0 for part in parts],
+            [part.trend for part in parts],
+            [part.periods for part in parts],
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        missing, seconds = x.isnan(), x.to(torch.float64)
+        out = []
+        for column in range(len(self.names)):
+            absent, time = missing[..., column], seconds[..., column]
+            out += [torch.where(absent, self.mean[column], time)] * self.trends[column]
+            for period in self.periods[column]:
+                phase = 2 * math.pi * torch.remainder(time / PERIODS[period], 1.0)
+                out += [torch.where(absent, 0.0, wave(phase)) for wave in (torch.sin, torch.cos)]
+            out += [absent.to(torch.float64)] * self.missing[column]
+        return torch.stack(out, -1)
+
+    def origins(self, columns: Sequence[int | None]) -> list[int | None]:
+        return [columns[place] for place in self._origins]
+
+
 # For each kind of column of an encoder.
-MAPS: dict[type, Any] = {
-    Number: Numbers,
-    Text: Categories,
-    ManyTexts: Embedding,
-}
+MAPS: dict[type, Any] = {Number: Numbers, Text: Categories, ManyTexts: Embedding, Date: Dates}
