@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from autogp.distances import _is_wide, _mend_close
+from autogp.distances import _mend_close
 from autogp.kernels.arccosine import _odd_difference
 from autogp.moments import DenseMoments, FactoredMoments
 
@@ -53,10 +53,15 @@ def distance(x: Tensor, z: Tensor, scale: Tensor) -> Tensor:
     return _mended(found, x, z, scale, rows, columns)
 
 
+def _is_wide(*squares: Tensor) -> bool:
+    """Whether the rounding of squares would lose gradients."""
+    return not torch.finfo(squares[0].dtype).eps * sum(square.amax() for square in squares) <= 1e-3  # or NaN
+
+
 def _mended(found: Tensor, x: Tensor, z: Tensor, scale: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Close pairs by their differences; no gradient goes to equal ones."""
     with torch.no_grad():
-        equal = _mend_close(found, x, z, scale, rows, columns)
+        equal, _ = _mend_close(found, x, z, scale, rows, columns)
     return found if equal is None else found.masked_fill(equal, 0)
 
 

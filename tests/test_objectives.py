@@ -55,8 +55,8 @@ def problem(name: str, components: int = COMPONENTS) -> tuple[SparseGP, Tensor, 
 
 
 def noise_for(marginals: Marginals, samples: int, seed: int = 0) -> Tensor:
-    shape = (samples, *marginals.mean.shape)
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    shape = (samples, *marginals.mean.mT.shape)
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).mT
 
 
 def leave_one_out(likelihood: Likelihood, marginals: Marginals, y: Tensor, noise: Tensor | None = None) -> Tensor:

@@ -45,9 +45,8 @@ class _OwnDistance(torch.autograd.Function):
             block.mul_(-2).add_(square[g, :, None]).add_(square[g])
         diagonal = torch.diagonal(distance, dim1=-2, dim2=-1)
         diagonal.fill_(math.inf)  # known to be 0: no pair to look at
-        ctx.equal = _mend_close(distance, x, x, scale, square[..., :, None], square[..., None, :])
+        ctx.equal, ctx.wide = _mend_close(distance, x, x, scale, square[..., :, None], square[..., None, :])
         diagonal.zero_()
-        ctx.wide = _is_wide(square, square)
         ctx.save_for_backward(x, scale)
         return distance
 
@@ -85,7 +84,8 @@ class _Distance(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, z: Tensor, scale: Tensor) -> Tensor:
-        metric, centre = scale.square(), _centre(z)
+        metric = scale.square()
+        centre = _centre(x if len(x) == 1 and x.shape[-2] < z.shape[-2] else z)  # of the fewer rows
         v = z - centre
         squares = v.square()
         v_square = _product(metric.expand(-1, -1, z.shape[-1]), squares.mT)
@@ -96,9 +96,8 @@ class _Distance(torch.autograd.Function):
             torch.mul(u, -2 * _of(metric, g), out=block)
             torch.sum(u.mul_(block), -1, keepdim=True, out=u_square[g]).mul_(-0.5)
         distance = _product(scaled, v.mT).add_(u_square).add_(v_square)
-        ctx.equal = _mend_close(distance, x, z, scale, u_square, v_square)
-        ctx.wide = _is_wide(u_square, v_square)
-        ctx.save_for_backward(x, z, scale, v, squares)
+        ctx.equal, ctx.wide = _mend_close(distance, x, z, scale, u_square, v_square)
+        ctx.save_for_backward(x, z, scale, v, squares, centre)
         return distance
 
     @staticmethod
@@ -106,17 +105,18 @@ class _Distance(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        (x, z, scale, v, squares), (weights,) = ctx.saved_tensors, grad_outputs
+        (x, z, scale, v, squares, centre), (weights,) = ctx.saved_tensors, grad_outputs
         dtype = x.dtype
         x_needed, z_needed, scale_needed = ctx.needs_input_grad
         if ctx.equal is not None:
             weights = weights.masked_fill(ctx.equal, 0)
         if ctx.wide:
             x, z, scale, weights = x.double(), z.double(), scale.double(), weights.double()
-            v = z - _centre(z)
+            centre = centre.double()
+            v = z - centre
             # A point so far away that its square overflows has weight 0, and 0 times the largest number is 0.
             squares = v.square().clamp_max_(torch.finfo(v.dtype).max)
-        centre, z_grad, scale_grad = _centre(z), torch.zeros_like(z), torch.zeros_like(scale)
+        z_grad, scale_grad = torch.zeros_like(z), torch.zeros_like(scale)
         rows, columns = weights.sum(-1, keepdim=True), weights.sum(-2, keepdim=True)
         product = _product(weights, v) if x_needed or scale_needed else None  # [G, N, D]
         totals = _product(columns, squares)  # for the sums of W_nm (u_n - v_m)^2 in each column
@@ -145,17 +145,22 @@ def _centre(x: Tensor) -> Tensor:
     return x.mean(-2, keepdim=True)
 
 
-def _mend_close(distance: Tensor, x: Tensor, z: Tensor, scale: Tensor, *squares: Tensor) -> Tensor | None:
-    """Puts what the differences say for pairs so close that half of the digits cancelled; which are equal, if any was.
+def _mend_close(
+    distance: Tensor, x: Tensor, z: Tensor, scale: Tensor, x_square: Tensor, z_square: Tensor
+) -> tuple[Tensor | None, bool]:
+    """Puts what the differences say for pairs so close that half of the digits cancelled.
 
-    Close, or NaN: where squares overflow, infinity less infinity, the differences know better.
+    Close, or NaN: where squares overflow, infinity less infinity, the differences know better. Gives which pairs are
+    equal, if any was close, and whether the rounding of squares would lose gradients: over hundreds of lengthscales.
     """
     if not distance.numel():
-        return None
-    x_square, z_square = squares
-    threshold = math.sqrt(torch.finfo(distance.dtype).eps)
-    if distance.amin() >= threshold * (x_square.amax() + z_square.amax()):
-        return None
+        return None, False
+    extremes = torch.stack([distance.amin(), x_square.amax(), z_square.amax()])
+    nearest, *largest = extremes.tolist()  # waits for the device, once
+    eps = torch.finfo(distance.dtype).eps
+    wide, threshold = not eps * sum(largest) <= 1e-3, math.sqrt(eps)
+    if nearest >= threshold * sum(largest):
+        return None, wide
     close = ~(distance >= threshold * (x_square + z_square))
     for pairs in close.nonzero().split(max(1, CHUNK_NUMBERS // x.shape[-1])):
         *batch, row, column = pairs.unbind(-1)
@@ -163,14 +168,7 @@ def _mend_close(distance: Tensor, x: Tensor, z: Tensor, scale: Tensor, *squares:
         z_rows = z.expand(*distance.mT.shape[:-1], -1)[(*batch, column)]
         scales = scale.expand(*distance.shape[:-2], 1, scale.shape[-1])[(*batch,)].squeeze(-2)
         distance[(*batch, row, column)] = ((x_rows - z_rows) * scales).square().sum(-1)
-    return distance == 0
-
-
-def _is_wide(*squares: Tensor) -> bool:
-    """Whether float32 would lose gradients in the rounding of squares: over hundreds of lengthscales."""
-    if not all(square.numel() for square in squares):
-        return False
-    return not torch.finfo(squares[0].dtype).eps * sum(square.amax() for square in squares) <= 1e-3  # or NaN
+    return distance == 0, wide
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

@@ -47,27 +47,33 @@ def safe_cholesky(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float
     """
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ValueError(f"matrix must be square in its last two axes, got shape {tuple(matrix.shape)}")
+    diagonal = _diagonal(matrix.detach())
+    factor, info = torch.linalg.cholesky_ex(matrix + torch.diag_embed(first_jitter * diagonal))
+    if (info.sum() + 0 * matrix.detach().sum()).item() != 0:  # NaN where an entry is not finite; waits once
+        return _climb(matrix, diagonal, info > 0, first_jitter)
+    return factor
+
+
+def _climb(matrix: Tensor, diagonal: Tensor, failed: Tensor, jitter: float) -> Tensor:
+    """The factor with more jitter for the matrices that failed."""
     if not torch.isfinite(matrix).all():
         raise NotPositiveDefiniteError(
             "the covariance matrix contains NaN or infinity: check the inputs and the kernel's parameters for "
             "values beyond the range of floating point"
         )
-    diagonal = _diagonal(matrix.detach())
-    jitter = torch.full(matrix.shape[:-2], first_jitter, dtype=matrix.dtype, device=matrix.device)
+    jitters = torch.full(matrix.shape[:-2], jitter, dtype=matrix.dtype, device=matrix.device)
     while True:
-        factor, info = torch.linalg.cholesky_ex(matrix + torch.diag_embed(jitter[..., None] * diagonal))
-        failed = info > 0
-        if not failed.any():
-            break
-        jitter = torch.where(failed, 10 * jitter, jitter)
-        if jitter.max() > 1.01 * LAST_JITTER:
+        jitters = torch.where(failed, 10 * jitters, jitters)
+        if jitters.max() > 1.01 * LAST_JITTER:
             raise NotPositiveDefiniteError(
                 f"the covariance matrix ({matrix.shape[-1]} x {matrix.shape[-1]}) is not positive definite even with a "
                 f"relative jitter of {LAST_JITTER:g}"
             )
-    if jitter.max() > first_jitter:
-        logger.info("Cholesky factorisation needed a relative jitter of %.0e", jitter.max().item())
-    return factor
+        factor, info = torch.linalg.cholesky_ex(matrix + torch.diag_embed(jitters[..., None] * diagonal))
+        failed = info > 0
+        if not failed.any():
+            logger.info("Cholesky factorisation needed a relative jitter of %.0e", jitters.max().item())
+            return factor
 
 
 def safe_factor_and_inverse(matrix: Tensor, first_jitter: float = FIRST_JITTER[torch.float64]) -> tuple[Tensor, Tensor]:

@@ -146,8 +146,8 @@ def _data_term(
     if samples is not None:
         if samples < 1:
             raise ValueError(f"samples must be at least 1, got {samples}")
-        shape = (samples, *marginals.mean.shape)
-        noise = torch.randn(shape, dtype=phi.dtype, device=phi.device, generator=generator)
+        shape = (samples, *marginals.mean.mT.shape)  # rows vary fastest in memory, as in the means
+        noise = torch.randn(shape, dtype=phi.dtype, device=phi.device, generator=generator).mT
     rows = ROWS[name](model.likelihood, marginals, y, noise)
     if weights is not None:
         if weights.shape != rows.shape or not torch.isfinite(weights).all() or (weights < 0).any():

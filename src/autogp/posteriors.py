@@ -133,7 +133,7 @@ class Sites(NamedTuple):
     @staticmethod
     def shift_of(basis: Tensor, slope: Tensor) -> Tensor:
         """A slope, [Q, M]."""
-        return torch.stack([basis[q % len(basis)] @ row for q, row in enumerate(slope)])
+        return slope @ basis[0].mT if len(basis) == 1 else (basis @ slope[..., None]).squeeze(-1)
 
     def __add__(self, other: "Sites") -> "Sites":  # pyright: ignore[reportIncompatibleMethodOverride]
         blocks = (mine + theirs for mine, theirs in zip(self.precision, other.precision, strict=True))
@@ -206,15 +206,11 @@ class Natural:
         return Natural(self.precision + found.precision, self.shift + found.shift)
 
     def moments(self, prior_inverse: Tensor | None = None) -> DenseMoments:
-        covariance, mean = torch.empty_like(self.precision), torch.empty_like(self.shift)
-        log_det = self.shift.new_empty(len(self.shift))
-        for q, precision in enumerate(self.precision):  # one latent at a time: its matrices stay in the cache
-            factor, info = torch.linalg.cholesky_ex(precision)
-            inverse = math.nan if info else torch.cholesky_inverse(factor)
-            covariance[q].mT[:] = inverse  # LAPACK's order of a symmetric matrix
-            torch.mv(covariance[q], self.shift[q], out=mean[q])
-            log_det[q] = -log_determinant(factor)
-        return DenseMoments(self.shift.new_zeros(1), mean[None], log_det[None], covariance[None])
+        factor, info = torch.linalg.cholesky_ex(self.precision)
+        factor[:, -1, -1] += torch.where(info > 0, math.nan, 0.0)  # all that follows from a factor that failed is NaN
+        covariance = torch.cholesky_inverse(factor)
+        mean = (covariance @ self.shift[..., None]).squeeze(-1)
+        return DenseMoments(self.shift.new_zeros(1), mean[None], -log_determinant(factor)[None], covariance[None])
 
     def factored(self, dtype: torch.dtype) -> FactoredMoments:
         """The same moments for one step with many inducing inputs, on rows in this precision."""
