@@ -15,10 +15,11 @@ from torch import Tensor
 
 from autogp.data import Source, TargetScaler
 from autogp.features import apply_frozen
+from autogp.likelihoods import Likelihood
 from autogp.likelihoods.quadrature import align
 from autogp.likelihoods.sampling import normal_nodes
-from autogp.model import Prepared, SparseGP, condition
-from autogp.objectives import expected_log_prob
+from autogp.model import Marginals, Prepared, SparseGP, condition
+from autogp.objectives import expected_log_prob, log_leave_one_out
 from autogp.posteriors import Natural
 from autogp.training.checkpoint import Checkpoint, Checkpoints
 from autogp.training.feed import Feed, device_named, validation_score
@@ -34,13 +35,14 @@ __all__ = ["Profile", "converge"]
 
 ITERATIONS = 1000
 CORRECTIONS = 20  # pairs of steps and gradients that L-BFGS remembers
+PATIENCE = 10  # iterations without a better score
 WINDOW, SETTLED = 10, 1e-4  # evaluations, and the nats a row that they must gain together to go on
 # Nats a row that q may be away from its optimum: at first, at last, and as a share of what an evaluation has gained.
 Q_ROUGH, Q_SETTLED, Q_SHARE = 1e-4, 1e-6, 0.02
 REFUSED = 3.0  # nats a row above the best: the loss where there is none, or a larger one; line searches come back
 FARTHEST = 30.0  # from their start for logarithms: without noise in the targets they would go on for ever
 FLAT = 0.05  # nats a row and unit of a parameter: a steeper ELBO has not converged, even where no step gains
-POINTS = 128  # of the rule for several latent functions, the same for all rows: the objective has no noise
+POINTS = 64  # of the rule for several latent functions, the same for all rows: the objective has no noise
 BLOCK_NUMBERS = 2**21  # in the largest matrix of a block of rows
 PRECISION, SHIFT = "q.precision", "q.shift"  # of the best state
 NOT_CONVERGED = (
@@ -98,13 +100,16 @@ class Profile:
         self.q, sites, converged = settle(likelihood, blocks, self.prior, tolerance, self.sites, start)
         moments = self.q.moments()
         inputs = [gram, *self.parameters.values()]
-        value, gradients = -moments.kl(), [torch.zeros_like(each) for each in inputs]
+        value, score, gradients = -moments.kl(), 0.0, [torch.zeros_like(each) for each in inputs]
         for block in blocks:
             marginals = condition(block.basis, block.prior_variance, moments)
             rows = expected_log_prob(likelihood, marginals, block.batch.y, block.batch.noise)
             data_term = (block.batch.weights * rows).double().sum()
             value = value + data_term.detach()
+            if likelihood.finite_loo:
+                score += _leave_one_out(likelihood, marginals, block.batch)
             gradients = [old + new for old, new in zip(gradients, gradients_of(data_term, inputs), strict=True)]
+        self.score = (score if likelihood.finite_loo else value.item()) / self.feed.total_weight
         gain = abs(value.item() - self.best) / self.feed.total_weight
         self.tolerance = min(self.tolerance, max(Q_SETTLED, Q_SHARE * gain))
         if value.item() > self.best:  # a warm start for what follows: from worse places it would be a worse one
@@ -297,7 +302,9 @@ class _Run:
         looked = self.last is not None and np.array_equal(vector, self.last)
         value = -(self.losses[-1] if looked else self._evaluate(vector)[0])
         q = self.profile.q
-        score = value if self.validation is None else validation_score(model, q, self.feed, self.validation)
+        score = self.profile.score
+        if self.validation is not None:
+            score = validation_score(model, q, self.feed, self.validation)
         epoch, self.seconds = len(history.rows) + 1, time.monotonic() - self.started
         row = {"epoch": epoch, "step": epoch, "seconds": round(self.seconds, 3), "objective": "elbo"}
         history.rows.append(row | {"value": value, "score": score, "learning_rate": 1.0, "skipped": 0})
@@ -311,7 +318,7 @@ class _Run:
             history.stopped = "callback"
         elif settings.time_budget is not None and self.seconds >= settings.time_budget:
             history.stopped = "time budget"
-        elif settings.patience is not None and epoch - history.best_epoch >= settings.patience:
+        elif epoch - history.best_epoch >= (settings.patience or PATIENCE):
             history.stopped = "no better score"
         if self.interrupts is not None and self.interrupts.received:
             self._save()
@@ -372,6 +379,13 @@ class _Run:
             skipped=0,
             predictor=lambda: self.whole.predictor(q),
         )
+
+
+@torch.no_grad()
+def _leave_one_out(likelihood: Likelihood, marginals: Marginals, batch: Batch) -> float:
+    noise = batch.noise if "loo" in likelihood.sampled else None
+    rows = log_leave_one_out(likelihood, Marginals(*(part.detach() for part in marginals)), batch.y, noise)
+    return (batch.weights * rows).double().sum().item()
 
 
 def _vector(tensors: Iterable[Tensor]) -> np.ndarray:

@@ -20,9 +20,9 @@ from autogp.training.step import Batch
 __all__ = ["Block", "Settled", "settle"]
 
 MOST_STEPS = 100
-SMALLEST_RATE = 1e-6
+SMALLEST_RATE, GROWTH = 1e-6, 1.3  # of a step; after one that was taken, the rate grows again
 START_SPREAD = 0.1  # of the mean of q(v) where it has to leave a saddle, standard deviations of its prior
-CURVATURE_POINTS = 16  # of the rule by which latent functions are coupled: a direction need not be exact
+CURVATURE_POINTS = 32  # of the rule by which latent functions are coupled: a direction need not be exact
 MOST_PRODUCTS, ACCURACY = 20, 0.1  # of conjugate gradients: products, and the share of the residual that may be left
 
 
@@ -45,7 +45,7 @@ class Settled(NamedTuple):
 class _Look(NamedTuple):
     """The ELBO at q, and where a step of rate 1 would lead."""
 
-    value: float
+    value: float  # but for a constant
     rise: float  # what that step would gain where the ELBO is quadratic
     target: Natural
     sites: list[Tensor]
@@ -92,7 +92,7 @@ def settle(
         there = _look(likelihood, blocks, new, prior)
         if there.value >= here.value - rounding * abs(here.value):
             known = [torch.lerp(mine, theirs, rate) for mine, theirs in zip(known, here.sites, strict=True)]
-            q, here, rate = new, there, min(1.0, 2 * rate)
+            q, here, rate = new, there, min(1.0, GROWTH * rate)
             continue
         rate *= 0.5
         if rate < SMALLEST_RATE:
@@ -216,9 +216,7 @@ def _assemble(blocks: Iterable[Block], prior: Natural, sites: Sequence[Tensor]) 
 
 
 def _divergence(moments: DenseMoments, prior: Natural) -> float:
-    """KL(q || prior)."""
-    old = prior.moments()
-    moved = (moments.mean - old.mean)[0]
-    quadratic = torch.einsum("qm,qmn,qn->", moved, prior.precision, moved)
-    trace = (prior.precision * moments.covariance()[0]).sum() - moved.numel()
-    return 0.5 * (trace + quadratic + (old.log_det - moments.log_det).sum()).item()
+    """KL(q || prior) but for a constant: (tr(P S) + m'P m - 2 b'm - log |S|) / 2 for a prior of the natural form P, b."""
+    mean, covariance = moments.mean[0], moments.covariance()[0]
+    pulled = (prior.precision @ mean[..., None]).squeeze(-1) - 2 * prior.shift
+    return 0.5 * ((prior.precision * covariance).sum() + (mean * pulled).sum() - moments.log_det.sum()).item()
