@@ -391,8 +391,7 @@ class GPEstimator(BaseEstimator):
     def _all_at_once(self, model: SparseGP, count: int, settings: Settings) -> bool:
         """Whether q is one Gaussian and a pass over all rows is affordable: then training ends when it converges.
 
-        Not for a softmax: its ELBO takes ten times longer to converge, to probabilities that are worse (on 525 digits
-        NLP 0.2, where a few steps have 0.05).
+        Not for a softmax, whose ELBO converges slowly, and to worse probabilities than batches find.
         """
         work = count * model.likelihood.num_latents * model.inducing_inputs.shape[-2] ** 2
         return (

@@ -149,9 +149,10 @@ def converge(
 ) -> History:
     """Maximises the ELBO of all rows until it gains no more; an epoch is an iteration of L-BFGS.
 
-    The arguments are those of `train`. Of the settings, max_epochs, time_budget, patience, checkpoint_seconds and
-    device count. There is no noise, so that the end can be seen: below 1e-5 nats a row and iteration. A model that is
-    left before that says so by a ConvergenceWarning, unless one of the settings asked for it.
+    The arguments are those of `train`. Of the settings, max_epochs, time_budget, patience (10 iterations, if none),
+    checkpoint_seconds and device count. There is no noise, so that the end can be seen: when ten evaluations gain less
+    than 1e-4 nats a row. A model that is left before that says so by a ConvergenceWarning, unless a setting asked for
+    it. The score of a state is that of `train`, leave-one-out where that is finite; q is at its optimum in all of them.
     """
     if settings.objective != "elbo":
         raise ValueError(f"all rows at once are for the objective 'elbo', got {settings.objective!r}: use train")
@@ -248,8 +249,9 @@ class _Run:
             self._record(self.start)
         history.stopped = history.stopped or "converged"
         steepest = np.abs(self.gradients[int(np.argmin(self.losses))]).max(initial=0.0) if self.losses else 0.0
-        history.converged = history.stopped == "converged" and self.profile.converged and bool(steepest < FLAT)
-        if history.stopped == "converged" and not history.converged:
+        ended = history.stopped == "no better score" or (history.stopped == "converged" and bool(steepest < FLAT))
+        history.converged = ended and self.profile.converged
+        if history.stopped in ("converged", "no better score") and not history.converged:
             warnings.warn(NOT_CONVERGED, ConvergenceWarning, stacklevel=4)
 
     def _loss(self, vector: np.ndarray) -> tuple[float, np.ndarray]:

@@ -216,7 +216,7 @@ def _assemble(blocks: Iterable[Block], prior: Natural, sites: Sequence[Tensor]) 
 
 
 def _divergence(moments: DenseMoments, prior: Natural) -> float:
-    """KL(q || prior) but for a constant: (tr(P S) + m'P m - 2 b'm - log |S|) / 2 for a prior of the natural form P, b."""
+    """KL(q || prior) but for a constant: (tr(P S) + m'P m - 2 b'm - log |S|) / 2, where P, b is the prior."""
     mean, covariance = moments.mean[0], moments.covariance()[0]
     pulled = (prior.precision @ mean[..., None]).squeeze(-1) - 2 * prior.shift
     return 0.5 * ((prior.precision * covariance).sum() + (mean * pulled).sum() - moments.log_det.sum()).item()
