@@ -1,6 +1,7 @@
 """All rows at once: the ELBO at its best q, its gradient, its maximum, for any likelihood."""
 
 import math
+import signal
 import time
 
 import numpy as np
@@ -17,7 +18,7 @@ from autogp.likelihoods import Bernoulli, Gaussian, Poisson, Softmax, StudentT
 from autogp.linalg import NotPositiveDefiniteError
 from autogp.objectives import expected_log_prob
 from autogp.posteriors import Natural
-from autogp.training import Settings, converge, fullbatch
+from autogp.training import Settings, TrainingInterruptedError, converge, fullbatch
 from autogp.training.feed import Feed
 from autogp.training.fullbatch import Profile
 
@@ -177,6 +178,27 @@ def test_held_out_rows_choose_the_state_and_stop_the_run():
     scores = [row["score"] for row in history.rows]
     assert history.best_score == max(scores)
     assert history.best_epoch == scores.index(max(scores)) + 1
+
+
+def test_a_signal_ends_it_after_an_iteration_and_it_resumes_to_the_same_bits(tmp_path):
+    x, y = problem()
+    source, settings = ArraySource(x, y), Settings(max_epochs=10)
+
+    def model() -> SparseGP:
+        return SparseGP(RBF(lengthscale=[1.0, 1.0]), StudentT(), x[::4].clone())
+
+    def stop(progress):
+        if progress.step == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(TrainingInterruptedError, match="SIGTERM after step 4") as error:
+        converge(model(), source, settings, folder=tmp_path, callbacks=[stop])
+    assert error.value.exit_code == 143
+    again, whole = model(), model()
+    converge(again, source, settings, folder=tmp_path, resume=True)
+    converge(whole, source, settings)
+    assert torch.equal(again.inducing_inputs, whole.inducing_inputs)
+    assert torch.equal(again.posterior.mean, whole.posterior.mean)
 
 
 def test_time_callbacks_and_the_number_of_iterations_end_it():

@@ -322,10 +322,10 @@ class _Run:
             history.stopped = "time budget"
         elif epoch - history.best_epoch >= (settings.patience or PATIENCE):
             history.stopped = "no better score"
-        if self.interrupts is not None and self.interrupts.received:
+        received = None if self.interrupts is None else self.interrupts.received
+        if self.interrupts is not None and self.checkpoints is not None and received:
             self._save()
-            assert self.checkpoints is not None
-            raise self.interrupts.error(f"after iteration {epoch}", self.checkpoints.folder)
+            raise self.interrupts.error(f"after step {epoch}", self.checkpoints.folder, received)
         if time.monotonic() - self.saved > settings.checkpoint_seconds:
             self._save()
 
