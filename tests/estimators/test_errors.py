@@ -189,7 +189,7 @@ def test_held_out_rows():
         regressor().fit(X, y, eval_set=(X, np.stack([y, y], 1)))
 
 
-@pytest.mark.parametrize("use", ["predict", "summary", "save", "feature_relevance_", "log_density"])
+@pytest.mark.parametrize("use", ["predict", "summary", "save", "feature_importances_", "log_density"])
 def test_use_before_fit(use):
     arguments = {"predict": (X,), "save": ("model",), "log_density": (X, y)}.get(use, ())
     with pytest.raises(NotFittedError, match="not fitted yet"):

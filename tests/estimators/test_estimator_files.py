@@ -67,7 +67,7 @@ def test_a_model_comes_back_whole(case, tmp_path):
         assert found == expected or (math.isnan(found) and math.isnan(expected))
     assert [str(sorted(row.items())) for row in again.history_] == [str(sorted(row.items())) for row in model.history_]
     assert again.n_rows_ == model.n_rows_
-    assert (again.feature_relevance_ == model.feature_relevance_).all()
+    assert (again.feature_importances_ == model.feature_importances_).all()
     assert str(clone(again).get_params()) == str(model.get_params())
 
 
@@ -90,8 +90,7 @@ def test_a_model_of_ones_own_parts_fits_predicts_and_comes_back(tmp_path):
     assert clone(again).get_params()["kernel"].log_period.item() == model.kernel.log_period.item()
     with pytest.raises(StorageError, match=r"modules=\[.*Periodic"):
         load_model(tmp_path / "model.autogp")
-    with pytest.raises(AttributeError, match="Periodic has no lengthscales"):
-        _ = model.feature_relevance_
+    assert model.feature_importances_.tolist() == [1.0]
     with pytest.raises(NotImplementedError, match="Laplace must define sample"):
         model.sample_y(grid)
 

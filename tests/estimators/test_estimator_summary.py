@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from sklearn.feature_selection import SelectFromModel
 
 from autogp import GPClassifier, GPRegressor
 from autogp.kernels import RBF, Linear
@@ -15,20 +16,34 @@ y = np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=200)
 
 def test_a_column_that_does_not_matter_has_a_far_smaller_share():
     model = GPRegressor(20, max_epochs=150, random_state=0).fit(X, y)
-    shares = model.feature_relevance_
+    shares = model.feature_importances_
     assert shares.sum() == pytest.approx(1)
     assert shares[0] > 5 * shares[1:].max()
 
 
 def test_a_column_that_never_varies_has_no_share():
     model = GPRegressor(5, max_epochs=2).fit(np.column_stack([X, np.ones(200)]), y)
-    assert model.feature_relevance_[3] == 0
+    assert model.feature_importances_[3] == 0
+
+
+def test_importances_are_the_total_sobol_shares_of_a_known_function():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (600, 4))
+    # Var of 2 a: 4/3; of b: 1/3; of 3 b c, with b: 9/9 = 1. Total: a 4/3, b 1/3 + 1, c 1, d 0.
+    target = 2 * x[:, 0] + x[:, 1] + 3 * x[:, 1] * x[:, 2]
+    shares = GPRegressor(60, kernel="rbf", likelihood="gaussian", random_state=0).fit(x, target).feature_importances_
+    np.testing.assert_allclose(shares, np.array([4, 4, 3, 0]) / 11, atol=0.03)
+
+
+def test_select_from_model_keeps_the_columns_that_matter():
+    model = GPRegressor(20, max_epochs=50, random_state=0)
+    assert SelectFromModel(model).fit(X, y).get_support().tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("kernel", ["linear", "arccosine", RBF([1.0] * 3) * RBF([1.0] * 3) + Linear([1.0] * 3)])
 def test_kernels_with_weights_have_shares_too(kernel):
     model = GPRegressor(10, kernel=kernel, max_epochs=3).fit(X, y)
-    assert model.feature_relevance_.shape == (3,)
+    assert model.feature_importances_.shape == (3,)
 
 
 def test_the_summary_is_a_table_of_words_and_numbers(capsys):
@@ -38,7 +53,7 @@ def test_the_summary_is_a_table_of_words_and_numbers(capsys):
     found = {line[2:16].strip(): line[17:] for line in lines[1:]}
     assert found["data"] == "200 rows, 3 columns, 1 output"
     assert re.match(r"Matern52: lengthscale \S+ to \S+ \(per column\), variance \S+$", found["kernel"])
-    assert found["relevance"].count("%") == 3
+    assert found["importance"].count("%") == 3
     assert found["likelihood"].startswith("Gaussian, noise of standard deviation ")
     assert found["posterior"] == "a Gaussian over 1 function at 20 inducing inputs"
     assert found["training"].startswith("3 epochs (3 steps) in ")

@@ -111,7 +111,7 @@ def test_frames_may_hold_text_categories_truth_values_and_gaps():
     assert model.score(frame, survived) > 0.9
     assert model.n_features_in_ == 5
     assert list(model.feature_names_in_) == list(frame.columns)
-    relevance = dict(zip(model.feature_names_in_, model.feature_relevance_, strict=True))
+    relevance = dict(zip(model.feature_names_in_, model.feature_importances_, strict=True))
     assert sum(relevance.values()) == pytest.approx(1)
     assert min(relevance["port"], relevance["age"]) > max(relevance["noise"], relevance["crew"], relevance["class"])
 

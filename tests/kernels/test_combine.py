@@ -94,16 +94,6 @@ def test_product_of_rbf_kernels_adds_the_inverse_squares_of_lengthscales():
     torch.testing.assert_close((RBF(0.7) * RBF(1.3)).gram(x, z), RBF(lengthscale).gram(x, z), rtol=1e-12, atol=1e-15)
 
 
-def test_relevance_adds_up_over_the_members_that_have_one():
-    a, b, c = RBF([0.5, 2.0]), Linear([[4.0, 1.0], [9.0, 1.0]]), ArcCosine(weight_variance=[1.0, 16.0])
-    assert a.relevance().tolist() == [[2.0, 0.5]]
-    torch.testing.assert_close(b.relevance(), torch.tensor([[2.0, 1.0], [3.0, 1.0]], dtype=torch.float64))
-    expected = a.relevance() + b.relevance() + c.relevance()
-    torch.testing.assert_close((a * c + Periodic(1.0) + b).relevance(), expected)
-    assert Periodic(1.0).relevance() is None
-    assert (Periodic(1.0) * Periodic(2.0)).relevance() is None
-
-
 def test_kernels_describe_their_members_and_a_users_own_by_its_parameters():
     assert Periodic(1.5).describe() == "Periodic: period 1.5"
     assert (RBF([1.0, 2.0]) + Periodic(1.5)).describe() == (

@@ -97,8 +97,8 @@ def test_farthest_off_are_the_largest_errors_in_standard_deviations(arm, reports
     assert float(first[2].replace("−", "-").replace(",", "")) == pytest.approx(arm.y[row, output], rel=5e-3)
 
 
-def test_relevance_has_a_bar_for_each_column_with_its_share(arm, reports):
-    shares = arm.estimator.feature_relevance_
+def test_importance_has_a_bar_for_each_column_with_its_share(arm, reports):
+    shares = arm.estimator.feature_importances_
     for column, share in enumerate(shares):
         assert f"x{column} {percent(share)}" in reports["arm"].words
 
@@ -113,7 +113,7 @@ def nearest_rows(fitted: Fitted) -> np.ndarray:
 def test_inducing_inputs_are_shown_by_the_rows_nearest_to_them(arm, reports):
     rows = nearest_rows(arm)
     assert f"These are 10 of the {len(rows)} rows of this report nearest to them" in reports["arm"].words
-    order = np.argsort(-arm.estimator.feature_relevance_)
+    order = np.argsort(-arm.estimator.feature_importances_)
     table = reports["arm"].tables[3]
     shown = np.array([[float(cell.replace("−", "-")) for cell in row] for row in table[1:]])
     distance = np.abs(shown[:, None, 1:] - arm.X[rows][:, order]).max(axis=2)  # three digits
@@ -140,9 +140,9 @@ def test_hard_digits_are_the_pictures_of_their_rows(digits, reports):
     np.testing.assert_allclose(pixels, digits.X[row].reshape(8, 8) / 16, atol=0.003)
 
 
-def test_relevance_of_pixels_is_a_picture_that_is_clear_where_there_is_none(digits, reports):
+def test_importance_of_pixels_is_a_picture_that_is_clear_where_there_is_none(digits, reports):
     picture = next(a for a in reports["digits"].attributes("img") if a.get("class") == "heat")
-    shares = digits.estimator.feature_relevance_.reshape(8, 8)
+    shares = digits.estimator.feature_importances_.reshape(8, 8)
     np.testing.assert_allclose(_decoded(picture["src"])[..., 3], shares / shares.max(), atol=0.003)
 
 

@@ -21,7 +21,7 @@ from autogp.data import Source, Subset, Summary, TableEncoder, TargetScaler, sum
 from autogp.estimators.files import save_estimator
 from autogp.estimators.gaps import Filled, Gaps
 from autogp.estimators.inputs import WithTargets, as_source, is_source, targets_of
-from autogp.estimators.summary import describe, relevance
+from autogp.estimators.summary import describe, importances
 from autogp.estimators.weights import checked_weights, merged
 from autogp.features import Chain, Columns, Convolutional, Scaling, apply_once
 from autogp.features.base import Mapped, as_map
@@ -564,10 +564,11 @@ class GPEstimator(BaseEstimator):
     # -- looking at the model -------------------------------------------------------------------------------------
 
     @property
-    def feature_relevance_(self) -> np.ndarray:
-        """How much each column matters, [n_features_in_], summing to 1: the inverse lengthscales of scaled inputs."""
+    def feature_importances_(self) -> np.ndarray:
+        """How much each column matters, [n_features_in_], summing to 1: by how much predictions change where the
+        column's values are exchanged between rows."""
         check_is_fitted(self)
-        return relevance(self)
+        return importances(self)
 
     def summary(self) -> None:
         """Prints what the model is: kernel, likelihood, posterior and scores."""

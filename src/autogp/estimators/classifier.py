@@ -86,7 +86,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     classes_ : the labels, in the order of `predict_proba`'s columns
     elbo_, loo_score_ : lower bound on the log evidence; leave-one-out log probability per row, NaN where infinite
     history_, best_epoch_ : one dictionary per epoch; the epoch whose state was kept
-    feature_relevance_ : share of each column
+    feature_importances_ : share of each column in what the predictions vary by
     model_ : the `SparseGP` behind it all
 
     Examples

@@ -85,7 +85,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
     ----------
     elbo_, loo_score_ : lower bound on the log evidence; leave-one-out log density per row, NaN where infinite
     history_, best_epoch_ : one dictionary per epoch; the epoch whose state was kept
-    feature_relevance_ : share of each column
+    feature_importances_ : share of each column in what the predictions vary by
     model_ : the `SparseGP` behind it all
 
     Examples

@@ -1,39 +1,52 @@
 """What a model is, in words and numbers that a person understands."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from sklearn.base import is_classifier
+
+from autogp.data import ArraySource
 
 if TYPE_CHECKING:
     from autogp.estimators.base import GPEstimator
 
-__all__ = ["describe", "described_facts", "relevance"]
+__all__ = ["describe", "described_facts", "importances"]
 
 MOST_COLUMNS = 8  # named in a summary
 SMALL_SHARE = 0.03  # such as a pixel's of an image
+MOST_SHIFTS, SHIFTED_NUMBERS = 8, 2**15  # rows moved against each other, so many times for few columns
 
 
-def relevance(estimator: "GPEstimator") -> np.ndarray:
-    """Share of each column of X in the variation of the functions, by what the kernel says of scaled inputs."""
-    kernel = estimator.model_.kernel
-    weights = kernel.relevance()  # [G, D] or [G, 1]
-    if weights is None:
-        raise AttributeError(
-            f"the kernel {type(kernel).__name__} has no lengthscales to read feature_relevance_ from: "
-            "define relevance() in its class"
-        )
-    outputs = weights.detach().mean(0).expand(estimator.model_.inducing_inputs.shape[-1]).cpu().numpy()  # [D]
-    features: Any = estimator.model_.features
-    encoder, columns = estimator.encoder_, list(range(estimator.n_features_in_))
-    if encoder is not None:
-        columns = [encoder.inputs.index(name) for name in encoder.used]
-    origins = features.origins(columns)
-    if origins is None:
-        raise AttributeError("feature_relevance_ needs features that do not mix columns")
-    total = np.bincount(origins, weights=np.where(estimator._varies, outputs, 0.0), minlength=estimator.n_features_in_)
+def importances(estimator: "GPEstimator") -> np.ndarray:
+    """Share of each column of X in what predictions vary by: its total Sobol' index, estimated as by Jansen (1999).
+
+    T_j = E[(m(x) - m(x'))^2] / 2, with m the expected targets (or probabilities of classes), x a row of training, and
+    x' the same row with the value of column j from another one.
+    """
+    x = estimator._gaps.reference  # [R, C], without gaps
+    count, width = x.shape
+    shifts = np.unique(np.linspace(1, count - 1, max(1, min(MOST_SHIFTS, SHIFTED_NUMBERS // x.size))).astype(int))
+    base, found = _expected(estimator, x), np.zeros(width)
+    for column in range(width):
+        for shift in shifts[shifts > 0]:
+            moved = x.copy()
+            moved[:, column] = np.roll(x[:, column], shift)
+            if (moved[:, column] != x[:, column]).any():
+                found[column] += np.square(_expected(estimator, moved) - base).mean()
+    encoder = estimator.encoder_
+    columns = range(width) if encoder is None else [encoder.inputs.index(name) for name in encoder.used]
+    total = np.zeros(estimator.n_features_in_)
+    total[list(columns)] = found
     return total / total.sum() if total.any() else np.full(len(total), 1 / len(total))
+
+
+def _expected(estimator: "GPEstimator", x: np.ndarray) -> np.ndarray:
+    """Expected targets of rows as a source has them, [R, P], scaled; of classes their probabilities."""
+    likelihood = estimator.model_.likelihood
+    parts = [likelihood.predict(*marginals[:3]).mean for _, marginals, _ in estimator._marginals(ArraySource(x))]
+    return torch.cat(parts).detach().double().cpu().numpy()
 
 
 def describe(estimator: "GPEstimator") -> str:
@@ -49,7 +62,7 @@ def described_facts(estimator: "GPEstimator") -> list[tuple[str, str]]:
     return [
         ("data", _data(estimator)),
         ("kernel", model.kernel.describe()),
-        *(("relevance", text) for text in _relevance(estimator)),
+        ("importance", _importance(estimator)),
         ("likelihood", model.likelihood.describe(1.0 if scaler is None else scaler.scale)),
         ("posterior", _posterior(estimator)),
         ("training", _training(estimator)),
@@ -66,20 +79,17 @@ def _data(estimator: "GPEstimator") -> str:
     return f"{text}, {_counted(estimator.n_outputs_, 'output')}"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _relevance(estimator: "GPEstimator") -> list[str]:
-    try:
-        shares = relevance(estimator)
-    except AttributeError:
-        return []
+def _importance(estimator: "GPEstimator") -> str:
+    shares = importances(estimator)
     names = getattr(estimator, "feature_names_in_", np.array([f"x{i}" for i in range(len(shares))]))
     if estimator.encoder_ is not None:  # columns that were left out have no share
         used = [i for i, name in enumerate(names) if name not in estimator.encoder_.ignored]
         names, shares = names[used], shares[used]
     order = np.argsort(-shares)[:MOST_COLUMNS]
     if shares[order[0]] < SMALL_SHARE:
-        return [f"spread over many columns; the first, {names[order[0]]}, has {100 * shares[order[0]]:.1f} %"]
+        return f"spread over many columns; the first, {names[order[0]]}, has {100 * shares[order[0]]:.1f} %"
     text = ", ".join(f"{names[i]} {100 * shares[i]:.0f} %" for i in order)
-    return [text + (", ..." if len(shares) > MOST_COLUMNS else "")]
+    return text + (", ..." if len(shares) > MOST_COLUMNS else "")
 
 
 def _posterior(estimator: "GPEstimator") -> str:

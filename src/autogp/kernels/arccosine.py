@@ -69,9 +69,6 @@ class ArcCosine(Kernel):
     def variance(self) -> Tensor:  # [G]
         return self.log_variance.exp()
 
-    def relevance(self) -> Tensor:
-        return self.weight_variance.sqrt()
-
     def describe(self) -> str:
         variance = describe_range(self.variance)
         return f"{type(self).__name__}: degree {self.degree}, depth {self.depth}, variance {variance}"

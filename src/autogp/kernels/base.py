@@ -37,10 +37,6 @@ class Kernel(nn.Module):
     def stretch(self, latents: Tensor, factor: float) -> None:
         """Lets the functions of these latents vary more slowly by this factor, where the kernel knows how."""
 
-    def relevance(self) -> Tensor | None:
-        """How fast functions change along each input, [G, D] or [G, 1] if alike for all; None if it does not say."""
-        return None
-
     def describe(self) -> str:
         """A line for summaries: the name of the class and its positive parameters, those called `log_...`."""
         facts = ", ".join(describe_parameters(self, "function", "column"))

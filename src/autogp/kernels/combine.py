@@ -23,10 +23,6 @@ class _Combined(Kernel):
             raise TypeError(f"kernels combine with kernels, got {got}")
         self.kernels = nn.ModuleList(kernels)
 
-    def relevance(self) -> Tensor | None:
-        parts = [part for kernel in self.kernels if (part := kernel.relevance()) is not None]
-        return reduce(add, parts) if parts else None
-
 
 class Sum(_Combined):
     """k = k_1 + k_2 + ...: functions that are sums of independent functions."""

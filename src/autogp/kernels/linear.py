@@ -33,9 +33,6 @@ class Linear(Kernel):
     def bias(self) -> Tensor | None:  # [G]
         return None if self.log_bias is None else self.log_bias.exp()
 
-    def relevance(self) -> Tensor:
-        return self.variance.sqrt()
-
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
         check_points(self.log_variance.shape[-1], x=x, z=z)
         product = (x * self.variance[:, None].to(x.dtype)) @ z.mT

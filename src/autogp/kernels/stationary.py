@@ -34,9 +34,6 @@ class Stationary(Kernel):
     def variance(self) -> Tensor:  # [G]
         return self.log_variance.exp()
 
-    def relevance(self) -> Tensor:
-        return 1 / self.lengthscale
-
     def profile(self, squared: Tensor) -> Tensor:
         raise NotImplementedError
 

@@ -40,9 +40,8 @@ class HeldOut:
         self.frame = X if hasattr(X, "iloc") else None  # a DataFrame shows its own values
         self.names = self._names(feature_names)
         self.image_shape = find_image_shape(self.source, estimator.encoder_, image_shape or estimator.image_shape_)
-        self.relevance = self._relevance()
-        order = np.arange(len(self.names)) if self.relevance is None else np.argsort(-self.relevance, kind="stable")
-        self.shown = order[:SHOWN_COLUMNS]
+        self.importances = estimator.feature_importances_
+        self.shown = np.argsort(-self.importances, kind="stable")[:SHOWN_COLUMNS]
         pixels, _ = self.source.rows(np.arange(min(len(self.source), 1000)))
         self.range = float(pixels.min()), float(pixels.max())
 
@@ -50,7 +49,7 @@ class HeldOut:
         return len(self.y)
 
     def columns(self) -> list[tuple[str, bool]]:
-        """Names of the columns of tables, the most relevant ones, and whether they hold numbers."""
+        """Names of the columns of tables, the most important ones, and whether they hold numbers."""
         return [(self.names[column], self._place(column)[1] is None) for column in self.shown]
 
     def pictures(self, rows: np.ndarray) -> list[str]:
@@ -59,7 +58,7 @@ class HeldOut:
         return [picture(x, self.image_shape, self.range) for x in self.source.rows(rows)[0]]
 
     def table(self, rows: np.ndarray) -> list[list[str]]:
-        """The values of the most relevant columns, as texts."""
+        """The values of the most important columns, as texts."""
         if self.frame is not None:
             return [[_shown(self.frame.iloc[int(row), column]) for column in self.shown] for row in rows]
         shown = [self._place(column) for column in self.shown]
@@ -91,12 +90,6 @@ class HeldOut:
             raise ValueError(f"feature_names has {len(given)} names, but the model has {count} columns")
         names = given if given is not None else getattr(self.estimator, "feature_names_in_", None)
         return [f"x{number}" for number in range(count)] if names is None else [str(name) for name in names]
-
-    def _relevance(self) -> np.ndarray | None:
-        try:
-            return self.estimator.feature_relevance_
-        except AttributeError:  # a kernel without lengthscales
-            return None
 
 
 def features(estimator: Any, x: np.ndarray) -> np.ndarray:

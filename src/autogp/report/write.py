@@ -70,9 +70,9 @@ def write_report(
             trained_rows=estimator.n_rows_,
             columns=estimator.n_features_in_,
             shown_columns=held.columns(),
-            facts=[fact for fact in described_facts(estimator) if fact[0] != "relevance"],
+            facts=[fact for fact in described_facts(estimator) if fact[0] != "importance"],
             training=_training(estimator),
-            relevance=_relevance(held),
+            importance=_importance(held),
             inducing=_inducing(held, **content["at_inducing"]),
         )
     )
@@ -95,7 +95,7 @@ def _environment() -> Environment:
 
 
 def _add_looks(held: HeldOut, groups: list[dict[str, Any]]) -> None:
-    """What the hard rows look like: pictures, or the values of their most relevant columns."""
+    """What the hard rows look like: pictures, or the values of their most important columns."""
     for group in groups:
         rows = group.pop("indices")
         group["pictures"] = held.image_shape is not None
@@ -122,10 +122,8 @@ def _training(estimator: Any) -> dict[str, Any] | None:
     }
 
 
-def _relevance(held: HeldOut) -> dict[str, Any] | None:
-    shares = held.relevance
-    if shares is None:
-        return None
+def _importance(held: HeldOut) -> dict[str, Any]:
+    shares = held.importances
     if held.image_shape is not None:
         return {"picture": heat_map(shares, held.image_shape), "most": percent(shares.max())}
     encoder = held.estimator.encoder_
