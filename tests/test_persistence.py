@@ -226,7 +226,7 @@ class Plain(Likelihood):
         return -(y - f[..., 0]).abs()
 
 
-class Periodic(Kernel):
+class Wave(Kernel):
     def __init__(self, period=1.0):
         super().__init__()
         self.log_period = positive_parameter(period, "period")
@@ -293,11 +293,11 @@ OWN_MODELS = {
     "likelihood with a logarithm": (RBF(), Laplace(0.3), [Laplace]),
     "likelihood without a constructor": (RBF(), Plain(), [Plain]),
     "elementwise likelihood": (RBF(), Counts(2), [Counts]),
-    "kernel with a logarithm": (Periodic(2.0) * RBF(), Gaussian(), [Periodic]),
+    "kernel with a logarithm": (Wave(2.0) * RBF(), Gaussian(), [Wave]),
     "kernel of kernels": (
-        Wrapped(RBF(), Linear(), Periodic(), columns=(1,), offset=torch.ones(2), mode="ü", power=0.1),
+        Wrapped(RBF(), Linear(), Wave(), columns=(1,), offset=torch.ones(2), mode="ü", power=0.1),
         Gaussian(),
-        [Wrapped, Periodic],
+        [Wrapped, Wave],
     ),
     "kernel with a neural network": (Learnt(7), Gaussian(), [Learnt]),
 }

@@ -11,7 +11,7 @@ from autogp.likelihoods import Likelihood
 from autogp.parameters import positive_parameter
 
 
-class Periodic(Kernel):
+class Wave(Kernel):
     def __init__(self, period=1.0):
         super().__init__()
         self.log_period = positive_parameter(period, "period")

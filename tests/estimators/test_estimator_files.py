@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from model_files import forge
-from own_parts import Laplace, Ordinal, Periodic
+from own_parts import Laplace, Ordinal, Wave
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from torch import nn
@@ -76,7 +76,7 @@ def test_a_model_of_ones_own_parts_fits_predicts_and_comes_back(tmp_path):
     x = rng.uniform(0, 10, (150, 1))
     target = np.sin(2 * x[:, 0]) + 0.1 * rng.laplace(size=150)
     scale = x.std()  # a kernel sees scaled inputs
-    model = GPRegressor(12, kernel=Periodic(3.0 / scale), likelihood=Laplace(0.3), max_epochs=100, random_state=0)
+    model = GPRegressor(12, kernel=Wave(3.0 / scale), likelihood=Laplace(0.3), max_epochs=100, random_state=0)
     model.fit(x, target)
     assert model.model_.kernel.log_period.exp().item() * scale == pytest.approx(np.pi, rel=0.02)
     grid = np.linspace(20, 30, 20)[:, None]
@@ -85,10 +85,10 @@ def test_a_model_of_ones_own_parts_fits_predicts_and_comes_back(tmp_path):
     assert 0 < std.min() < std.max() < 1
 
     model.save(tmp_path / "model.autogp")
-    again = load_model(tmp_path / "model.autogp", modules=[Periodic, Laplace])
+    again = load_model(tmp_path / "model.autogp", modules=[Wave, Laplace])
     assert (again.predict(grid) == mean).all()
     assert clone(again).get_params()["kernel"].log_period.item() == model.kernel.log_period.item()
-    with pytest.raises(StorageError, match=r"modules=\[.*Periodic"):
+    with pytest.raises(StorageError, match=r"modules=\[.*Wave"):
         load_model(tmp_path / "model.autogp")
     assert model.feature_importances_.tolist() == [1.0]
     with pytest.raises(NotImplementedError, match="Laplace must define sample"):

@@ -5,7 +5,19 @@ import copy
 import torch
 from torch import Tensor
 
-from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, Product, Sum
+from autogp.kernels import (
+    RBF,
+    ArcCosine,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    Product,
+    RationalQuadratic,
+    Sum,
+)
 
 COLUMNS = 3
 NAMES = (
@@ -14,6 +26,8 @@ NAMES = (
     "matern12",
     "matern32",
     "matern52",
+    "rational-quadratic",
+    "periodic",
     "linear",
     "linear-bias",
     *(f"arccosine-{degree}-{depth}" for degree in (0, 1, 2) for depth in (1, 3)),
@@ -36,6 +50,10 @@ def make(name: str, groups: int = 1) -> Kernel:
         return stationary[name](positive(COLUMNS), positive())
     if name == "rbf-isotropic":
         return RBF(positive(1), positive())
+    if name == "rational-quadratic":
+        return RationalQuadratic(positive(COLUMNS), positive(), positive())
+    if name == "periodic":
+        return Periodic(2 * positive(COLUMNS), positive(COLUMNS), positive())
     if name == "linear":
         return Linear(positive(COLUMNS))
     if name == "linear-bias":

@@ -8,7 +8,7 @@ from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Matern32, Product, Su
 from autogp.linalg import safe_cholesky
 
 
-class Periodic(Kernel):
+class Wave(Kernel):
     """What a user would write: one parameter, one dimension."""
 
     def __init__(self, period: float):
@@ -61,7 +61,7 @@ def test_shared_and_separate_parameters_combine():
 
 
 def test_user_kernel_combines_with_the_others():
-    periodic, trend, decay = Periodic(0.8), Linear(0.3, 0.1), RBF(2.0, 1.5)
+    periodic, trend, decay = Wave(0.8), Linear(0.3, 0.1), RBF(2.0, 1.5)
     x, z = points(6, 1), points(4, 1, seed=1)
     own = torch.exp(-2 * torch.sin(torch.pi * (x - z.T) / 0.8) ** 2)
     torch.testing.assert_close((periodic + trend).gram(x, z)[0], own + trend.gram(x, z)[0])
@@ -74,7 +74,7 @@ def test_user_kernel_combines_with_the_others():
 
 
 def test_gradients_reach_every_member():
-    kernel = Periodic(0.8) * RBF(2.0, 1.5) + Linear(0.3, 0.1)
+    kernel = Wave(0.8) * RBF(2.0, 1.5) + Linear(0.3, 0.1)
     x, z = points(4, 1).requires_grad_(), points(3, 1, seed=1).requires_grad_()
     inputs = (x, z, *kernel.parameters())
     assert len(inputs) == 2 + 5
@@ -95,9 +95,9 @@ def test_product_of_rbf_kernels_adds_the_inverse_squares_of_lengthscales():
 
 
 def test_kernels_describe_their_members_and_a_users_own_by_its_parameters():
-    assert Periodic(1.5).describe() == "Periodic: period 1.5"
-    assert (RBF([1.0, 2.0]) + Periodic(1.5)).describe() == (
-        "RBF: lengthscale 1 to 2 (per column), variance 1 + Periodic: period 1.5"
+    assert Wave(1.5).describe() == "Wave: period 1.5"
+    assert (RBF([1.0, 2.0]) + Wave(1.5)).describe() == (
+        "RBF: lengthscale 1 to 2 (per column), variance 1 + Wave: period 1.5"
     )
     assert ((RBF() + RBF()) * ArcCosine(2, 3)).describe() == (
         "(RBF: lengthscale 1, variance 1 + RBF: lengthscale 1, variance 1) * (ArcCosine: degree 2, depth 3, variance 1)"

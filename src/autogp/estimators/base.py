@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -26,6 +26,7 @@ from autogp.estimators.weights import checked_weights, merged
 from autogp.features import Chain, Columns, Convolutional, Scaling, apply_once
 from autogp.features.base import Mapped, as_map
 from autogp.kernels import Kernel
+from autogp.kernels.expression import terms_of
 from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.model import Marginals, Predictor, SparseGP
 from autogp.objectives import expected_log_prob, log_leave_one_out, log_predictive
@@ -67,7 +68,7 @@ class GPEstimator(BaseEstimator):
 
     _parameter_constraints: ClassVar[dict] = {
         "n_inducing": [Interval(Integral, 1, None, closed="left")],
-        "kernel": [StrOptions({"auto", *KERNELS}), Kernel],
+        "kernel": [str, Kernel],
         "features": [StrOptions({"auto"}), nn.Module, None],
         "objective": [StrOptions({"auto", "elbo", "loo", "predictive"})],
         "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -158,6 +159,14 @@ class GPEstimator(BaseEstimator):
     def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
         """The likelihood to train, and the scaler of its targets, from the data's summary."""
         raise NotImplementedError
+
+    def _validate_params(self) -> None:
+        super()._validate_params()
+        if isinstance(self.kernel, str) and self.kernel != "auto":
+            try:
+                terms_of(self.kernel, KERNELS)
+            except ValueError as error:
+                raise InvalidParameterError(str(error)) from None
 
     # -- fitting --------------------------------------------------------------------------------------------------
 
@@ -446,7 +455,8 @@ class GPEstimator(BaseEstimator):
         else:
             name = self._kernel_name if self.kernel == "auto" else self.kernel
             variance = self._kernel_variance if start.variance is None else start.variance
-            kernel = start_kernel(name, rows, features, groups, variance, seed, start.lengthscale)
+            columns = self._columns_of(features)
+            kernel = start_kernel(name, rows, features, groups, variance, seed, start.lengthscale, columns)
         by_class = by_class if start.by_class is None else by_class and start.by_class
         z = start_inducing_inputs(rows, self.n_inducing, features, seed, by_class, torch.float64, groups)
         if start.dtype == "float32" or (start.dtype is None and z.shape[-1] > FEW_COLUMNS):
@@ -457,6 +467,18 @@ class GPEstimator(BaseEstimator):
         if start.latents:
             start_latents(model, seed)
         return model
+
+    def _columns_of(self, features: Chain) -> dict[str, tuple[int, list[int]]]:
+        """Of each column by name its place in a source, and the features that come from it."""
+        names = list(getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)]))
+        used = names if self.encoder_ is None else self.encoder_.used
+        origins = features.origins(list(range(len(used))))
+        if origins is None:
+            return {}
+        return {
+            name: (place, [output for output, origin in enumerate(origins) if origin == place])
+            for place, name in enumerate(used)
+        }
 
     @torch.no_grad()
     def _score_training_rows(self, rows: Source, weights: np.ndarray | None) -> None:

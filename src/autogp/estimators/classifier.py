@@ -32,8 +32,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     n_inducing : int
         Number of inducing inputs, the model's size: accuracy and time grow with it.
     kernel : str or Kernel
-        "rbf", "matern12", "matern32", "matern52", "linear", "arccosine", or a kernel object. By name it has one
-        lengthscale per column, all learnt.
+        "rbf", "matern12", "matern32", "matern52", "rational_quadratic", "periodic", "linear", "arccosine", a kernel
+        object, or an expression of columns: "rbf(age) * categorical(country) + periodic(month, period=12)". By name it
+        has one lengthscale per column, all learnt; the default is "rbf".
     likelihood : str or Likelihood
         "auto" (logistic for two classes, softmax for more), "logit", "probit", "softmax", or a likelihood object.
     features : "auto", torch.nn.Module or None

@@ -33,8 +33,9 @@ class GPRegressor(RegressorMixin, GPEstimator):
     n_inducing : int
         Number of inducing inputs, the model's size: accuracy and time grow with it.
     kernel : str or Kernel
-        "matern52", "matern32", "matern12", "rbf", "linear", "arccosine", or a kernel object. By name it has one
-        lengthscale per column, all learnt.
+        "rbf", "matern12", "matern32", "matern52", "rational_quadratic", "periodic", "linear", "arccosine", a kernel
+        object, or an expression of columns: "rbf(age) * categorical(country) + periodic(month, period=12)". By name it
+        has one lengthscale per column, all learnt; the default is "matern52".
     likelihood : str or Likelihood
         "gaussian" noise, "student_t" (outliers do not bend it), "heteroscedastic" (noise that varies with the inputs),
         "box_cox" (positive, skewed targets), "poisson" or "negative_binomial" (counts), "network" (a Gaussian process

@@ -2,8 +2,22 @@
 
 from autogp.kernels.arccosine import ArcCosine
 from autogp.kernels.base import Kernel
-from autogp.kernels.combine import Product, Sum
+from autogp.kernels.combine import Product, Selected, Sum
 from autogp.kernels.linear import Linear
-from autogp.kernels.stationary import RBF, Matern12, Matern32, Matern52
+from autogp.kernels.periodic import Periodic
+from autogp.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic
 
-__all__ = ["RBF", "ArcCosine", "Kernel", "Linear", "Matern12", "Matern32", "Matern52", "Product", "Sum"]
+__all__ = [
+    "RBF",
+    "ArcCosine",
+    "Kernel",
+    "Linear",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Periodic",
+    "Product",
+    "RationalQuadratic",
+    "Selected",
+    "Sum",
+]

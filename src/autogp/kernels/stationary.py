@@ -12,7 +12,7 @@ from autogp.distances import squared_distance
 from autogp.kernels.base import Kernel, check_points
 from autogp.parameters import positive_parameter
 
-__all__ = ["RBF", "Matern12", "Matern32", "Matern52", "Stationary"]
+__all__ = ["RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic", "Stationary"]
 
 
 class Stationary(Kernel):
@@ -92,6 +92,34 @@ class Matern52(Stationary):
 
     def profile(self, squared: Tensor) -> Tensor:
         return _Matern.apply(squared, 5)
+
+
+class RationalQuadratic(Stationary):
+    """k = variance * (1 + |(x - z) / lengthscale|^2 / (2 alpha))^-alpha: RBF kernels of many lengthscales at once.
+
+    The smaller `alpha` (a number or [G]), the more they differ; for large alpha it is an RBF kernel.
+
+    >>> import torch
+    >>> RationalQuadratic(alpha=1.0).gram(torch.zeros(1, 1), torch.tensor([[2.0]])).item()  # 1 / 3
+    0.3333333432674408
+    """
+
+    def __init__(
+        self,
+        lengthscale: float | Sequence | Tensor = 1.0,
+        variance: float | Sequence | Tensor = 1.0,
+        alpha: float | Sequence | Tensor = 1.0,
+    ):
+        super().__init__(lengthscale, variance)
+        self.log_alpha = positive_parameter(alpha, "alpha")
+
+    @property
+    def alpha(self) -> Tensor:  # [G]
+        return self.log_alpha.exp()
+
+    def profile(self, squared: Tensor) -> Tensor:
+        alpha = self.alpha[:, None, None].to(squared.dtype)
+        return torch.exp(-alpha * torch.log1p(squared / (2 * alpha)))
 
 
 class _Matern(torch.autograd.Function):

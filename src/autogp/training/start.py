@@ -13,7 +13,19 @@ from sklearn.metrics import pairwise_distances
 from torch import Tensor, nn
 
 from autogp.data import Source
-from autogp.kernels import RBF, ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52
+from autogp.kernels import (
+    RBF,
+    ArcCosine,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    RationalQuadratic,
+    Selected,
+)
+from autogp.kernels.expression import Term, build, terms_of
 from autogp.model import SparseGP, apply_map
 from autogp.training.state import RunState
 from autogp.training.step import FAILURES, Batch, draw
@@ -26,7 +38,17 @@ DISTANCE_ROWS = 1_000
 SMALL_SAMPLE = 5_000  # up to here k-means proper, above with minibatches
 START_SPREAD = 0.1  # of the mean of q(v), standard deviations of its prior
 STRETCH = 7.0  # how much longer the lengthscales of latents are that do not start at 0
-KERNELS = ("rbf", "matern12", "matern32", "matern52", "linear", "arccosine")
+KERNELS = (
+    "rbf",
+    "matern12",
+    "matern32",
+    "matern52",
+    "rational_quadratic",
+    "periodic",
+    "categorical",
+    "linear",
+    "arccosine",
+)
 
 
 @dataclass(frozen=True)
@@ -96,29 +118,88 @@ def start_kernel(
     variance: float = 1.0,
     seed: int = 0,
     lengthscale: float | None = None,
+    columns: dict[str, tuple[int, list[int]]] | None = None,
 ) -> Kernel:
-    """A kernel by its name, for `groups` latent functions (1: shared), one lengthscale per input.
+    """A kernel by its name or as an expression, for `groups` latent functions (1: shared), one lengthscale per input.
 
     Unless they are given, lengthscales start at half the median distance between the features of rows, where an RBF
-    kernel is exp(-2).
+    kernel is exp(-2). For expressions that name columns, `columns` has the place of each in the source, and which
+    features come from it.
     """
+    columns = columns or {}
     x, _ = _sample(source, features, DISTANCE_ROWS, seed)
+    if name in KERNELS:
+        return _named_kernel(name, x, groups, variance, lengthscale)
+    addends = terms_of(name, KERNELS)
+    variance = variance if len(addends) == 1 else 1.0
+
+    def make(term: Term) -> Kernel:
+        places = [place for column in term.columns for place in _outputs(name, column, columns)]
+        part = x[:, places] if places else x
+        period = None
+        if "period" in term.options:
+            sources = [columns[column][0] for column in term.columns] or slice(None)
+            period = _scaled(source, features, sources, term.options["period"])[places or slice(None)]
+        kernel = _named_kernel(term.name, part, groups, variance, lengthscale, period)
+        return Selected(kernel, places) if places else kernel
+
+    return build(name, KERNELS, make)
+
+
+def _outputs(text: str, column: str, columns: dict[str, tuple[int, list[int]]]) -> list[int]:
+    if column not in columns:
+        known = f"those are {', '.join(list(columns)[:20])}" if columns else "the features mix the columns"
+        raise ValueError(f"kernel={text!r}: there is no column {column!r}; {known}")
+    return columns[column][1]
+
+
+@torch.no_grad()
+def _scaled(source: Source, features: nn.Module | None, chosen: list[int] | slice, amount: float) -> Tensor:
+    """By how much features change where columns of the data grow by an amount, [D]."""
+    x = np.nan_to_num(np.asarray(source.rows(np.zeros(1, np.int64))[0], dtype=np.float64))
+    x = np.repeat(x, 2, axis=0)
+    x[1, chosen] += amount
+    found = torch.from_numpy(x) if features is None else apply_map(features, torch.from_numpy(x))
+    return (found[1] - found[0]).double().abs().cpu()
+
+
+def _named_kernel(
+    name: str,
+    x: np.ndarray,
+    groups: int,
+    variance: float,
+    lengthscale: float | None,
+    period: Tensor | None = None,
+) -> Kernel:
+    """A kernel by its name for inputs such as x [R, D]."""
     apart = pairwise_distances(x)[np.triu_indices(len(x), 1)]
     typical = float(np.median(apart[apart > 0])) if (apart > 0).any() else 1.0
     lengthscales = torch.full((groups, x.shape[1]), lengthscale or typical / 2, dtype=torch.float64)
     size = torch.full((groups,), variance, dtype=torch.float64)
-    stationary = {"rbf": RBF, "matern12": Matern12, "matern32": Matern32, "matern52": Matern52}
+    stationary = {
+        "rbf": RBF,
+        "matern12": Matern12,
+        "matern32": Matern32,
+        "matern52": Matern52,
+        "rational_quadratic": RationalQuadratic,
+    }
     if name in stationary:
         return stationary[name](lengthscales, size)
+    if name == "categorical":  # the same correlation exp(-d^2 / 2 lengthscale^2) between any two categories
+        return RBF(lengthscales[:, :1], size)
+    if name == "periodic":
+        if period is None:
+            period = torch.from_numpy(np.ptp(x, axis=0).astype(np.float64)) / 4  # of the range
+        period = torch.where(period > 0, period, 1.0).expand(groups, -1)
+        return Periodic(period, torch.ones_like(period), size)
     if lengthscale is not None:  # the paper's form, without a bias
         weights, bias = lengthscales**-2, None
     else:  # <x, x> = 1 for a typical row, plus a bias of the same size
         weights, bias = 0.5 * lengthscales**-2, torch.ones_like(size)
     if name == "linear":
         return Linear(variance * weights, bias=None if bias is None else variance * bias)
-    if name == "arccosine":
-        return ArcCosine(degree=1, depth=3, weight_variance=weights, bias=bias, variance=size)
-    raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {name!r}")
+    assert name == "arccosine"
+    return ArcCosine(degree=1, depth=3, weight_variance=weights, bias=bias, variance=size)
 
 
 @torch.no_grad()
@@ -216,7 +297,7 @@ def start_latents(model: SparseGP, seed: int = 0) -> None:
     what they share. From functions that are all near 0 it goes wherever chance takes it.
     """
     values = model.likelihood.start_values
-    if values is None:
+    if values is None or not any(values):
         return
     chosen = torch.tensor([value != 0 for value in values])
     model.kernel.stretch(chosen, STRETCH)
