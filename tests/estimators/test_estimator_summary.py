@@ -30,9 +30,9 @@ def test_importances_are_the_total_sobol_shares_of_a_known_function():
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (600, 4))
     # Var of 2 a: 4/3; of b: 1/3; of 3 b c, with b: 9/9 = 1. Total: a 4/3, b 1/3 + 1, c 1, d 0.
-    target = 2 * x[:, 0] + x[:, 1] + 3 * x[:, 1] * x[:, 2]
-    shares = GPRegressor(60, kernel="rbf", likelihood="gaussian", random_state=0).fit(x, target).feature_importances_
-    np.testing.assert_allclose(shares, np.array([4, 4, 3, 0]) / 11, atol=0.03)
+    target = 2 * x[:, 0] + x[:, 1] + 3 * x[:, 1] * x[:, 2] + 0.1 * rng.normal(size=600)
+    model = GPRegressor(60, kernel="rbf", likelihood="gaussian", max_epochs=80, random_state=0).fit(x, target)
+    np.testing.assert_allclose(model.feature_importances_, np.array([4, 4, 3, 0]) / 11, atol=0.03)
 
 
 def test_select_from_model_keeps_the_columns_that_matter():

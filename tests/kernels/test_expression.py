@@ -82,7 +82,7 @@ def test_an_expression_of_a_table_starts_at_the_period_given_and_comes_back_from
     table = pd.DataFrame({"month": np.arange(120.0), "shop": rng.choice(["a", "b", "c"], 120)})
     y = np.sin(2 * np.pi * table["month"] / 12) + (table["shop"] == "a") + 0.1 * rng.normal(size=120)
     text = "periodic(month, period=12) * rbf(month) + categorical(shop)"
-    model = GPRegressor(20, kernel=text, random_state=0).fit(table, y)
+    model = GPRegressor(20, kernel=text, max_epochs=40, random_state=0).fit(table, y)
     product, shop = model.model_.kernel.kernels
     assert isinstance(model.model_.kernel, Sum)
     assert isinstance(product, Product)

@@ -1,9 +1,11 @@
 """Which likelihood suits the targets: small models with each are compared on rows that they have not seen."""
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from autogp.data import Source, Subset
 from autogp.likelihoods import (
@@ -115,7 +117,9 @@ def _trial(
     )
     for attribute in ("encoder_", "image_shape_", "n_features_in_", "n_outputs_", "_single", "target_names_"):
         setattr(trial, attribute, getattr(estimator, attribute))
-    trial._fit_rows(Subset(rows, kept), rows.rows(kept)[1], None, None, ())
+    with warnings.catch_warnings():  # a trial need not converge
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        trial._fit_rows(Subset(rows, kept), rows.rows(kept)[1], None, None, ())
     found = np.empty(len(held))
     feed = trial._feed
     with torch.no_grad():
