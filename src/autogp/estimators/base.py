@@ -26,7 +26,6 @@ from autogp.estimators.weights import checked_weights, merged
 from autogp.features import Chain, Columns, Convolutional, Scaling, apply_once
 from autogp.features.base import Mapped, as_map
 from autogp.kernels import Kernel
-from autogp.kernels.expression import terms_of
 from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.model import Marginals, Predictor, SparseGP
 from autogp.objectives import expected_log_prob, log_leave_one_out, log_predictive
@@ -46,6 +45,7 @@ from autogp.training import (
     train,
 )
 from autogp.training.distributed import processes
+from autogp.training.expression import terms_of
 from autogp.training.feed import Feed, device_named
 from autogp.training.progress import RowsDone, showing
 

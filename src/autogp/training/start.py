@@ -25,8 +25,8 @@ from autogp.kernels import (
     RationalQuadratic,
     Selected,
 )
-from autogp.kernels.expression import Term, build, terms_of
 from autogp.model import SparseGP, apply_map
+from autogp.training.expression import Term, build, terms_of
 from autogp.training.state import RunState
 from autogp.training.step import FAILURES, Batch, draw
 

@@ -4,8 +4,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from autogp.kernels.base import Kernel
-from autogp.kernels.combine import Product, Sum
+from autogp.kernels import Kernel, Product, Sum
 
 __all__ = ["Term", "build", "terms_of"]
 

@@ -7,8 +7,8 @@ import torch
 
 from autogp import GPClassifier, GPRegressor, load_model
 from autogp.kernels import RBF, Linear, Periodic, Product, RationalQuadratic, Selected, Sum
-from autogp.kernels.expression import build, terms_of
 from autogp.training import KERNELS
+from autogp.training.expression import build, terms_of
 
 
 def points(rows: int, seed: int = 0) -> torch.Tensor:
