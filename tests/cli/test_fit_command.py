@@ -236,3 +236,37 @@ def test_it_is_told_that_the_time_was_over(run: Run, tmp_path: Path) -> None:
     data = write_passengers(tmp_path / "data.csv", 60)
     shown = run("fit", data, "-t", "survived", "-o", tmp_path / "m.autogp", "--inducing", 5, "--time", "0.1s")
     assert "note: --time ended training after" in shown.stderr
+
+
+def test_several_targets_ids_and_rows_without_a_target(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "data.csv"
+    rows = [f"=n{i},{i % 7},{i % 5},${i % 5 + i % 7}," + ("" if i == 3 else str(i % 7)) for i in range(60)]
+    data.write_text("\n".join(["who,a,b,y,z", *rows]) + "\n")
+    command = ["fit", data, "-t", "y", "-t", "z", "--id", "who", "-o", tmp_path / "m.autogp", *QUICK]
+    shown = run(*command, "--categorical", "b", "--validation", "0.2").stdout
+    assert "regression of y, z" in shown
+    assert "2 inputs, encoded in 6 columns: a, b" in shown
+    out = tmp_path / "p.csv"
+    run("predict", tmp_path / "m.autogp", data, "-o", out, "--id", "who")
+    lines = out.read_text().splitlines()
+    assert lines[0].startswith('"who","mean_1"')
+    assert lines[1].startswith('"\'=n0",')
+    run("predict", tmp_path / "m.autogp", data, "-o", out, "--id", "who", "--raw", "--force")
+    assert out.read_text().splitlines()[1].startswith('"=n0",')
+    command = ["fit", data, "-t", "z", "--id", "who", "-o", tmp_path / "m.autogp", "--drop-missing-target", *QUICK]
+    assert "1 row without a target are left out" in run(*command, "--task", "regression").stdout
+
+
+def test_a_file_without_names_and_options_that_do_not_fit(run: Run, error: Callable[..., str], tmp_path: Path) -> None:
+    data = tmp_path / "data.csv"
+    data.write_text("".join(f"{i % 7};{i % 7 / 2},5\n".replace(".", ",") for i in range(40)))
+    data.write_text("".join(f"{i % 7};{i % 9},5\n" for i in range(40)))
+    command = ["fit", data, "-t", "f1", "--no-header", "--decimal", ",", "-o", tmp_path / "m.autogp", *QUICK]
+    run(*command, "--likelihood", "student_t")
+    run("predict", tmp_path / "m.autogp", data, "--no-header", "-o", tmp_path / "p.csv")
+    assert "there are no classes: the task is regression" in run(*command, "--class-weight", "balanced", code=2).stderr
+    np.savez(tmp_path / "x.npz", x=RNG.normal(size=(9, 2)), y=RNG.normal(size=9))
+    assert "--categorical is for columns that have names" in error("fit", tmp_path / "x.npz", "--categorical", "a")
+    (tmp_path / "m.autogp.training").mkdir()
+    assert "go on with --resume, or start again with --force" in error(*command)
+    run(*command, "--force")

@@ -55,6 +55,12 @@ class Objective(StrEnum):
     PREDICTIVE = "predictive"
 
 
+class ClassWeight(StrEnum):
+    """What classes count."""
+
+    BALANCED = "balanced"
+
+
 class Experiment(StrEnum):
     """The experiments of the paper, and those that go with them."""
 
@@ -82,6 +88,13 @@ Target = Annotated[
         "--target", "-t", help="Column to predict; in npz the name of the array, for npy and idx another file."
     ),
 ]
+Ids = Annotated[
+    list[str] | None,
+    typer.Option("--id", metavar="COLUMN", help="Column that names the rows: no input, carried to predictions."),
+]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="The first line of CSV is a row; columns are called f0, f1, ...")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -104,10 +117,37 @@ def main(
 @app.command(epilog="Example: autogp fit titanic.csv --target survived --time 5m --out titanic.autogp")
 def fit(
     data: DataPath,
-    target: Target = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            "-t",
+            help="Column to predict, may be given several times; in npz the name of the array, for npy and idx a file.",
+        ),
+    ] = None,
     task: Annotated[Task, typer.Option(help="What the target is; auto looks at it.")] = Task.AUTO,
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; may be given several times.")
+    ] = None,
+    id_columns: Ids = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Column of categories, whatever it looks like; several times for more."),
+    ] = None,
+    decimal: Annotated[
+        str | None,
+        typer.Option(metavar="MARK", help="Decimal mark of numbers, . or ,; by default each column tells."),
+    ] = None,
+    no_header: NoHeader = False,
+    drop_missing_target: Annotated[
+        bool, typer.Option("--drop-missing-target", help="Leave out rows without a target, and count them.")
+    ] = False,
+    likelihood: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Such as student_t, poisson, probit; by default it is chosen.")
+    ] = None,
+    class_weight: Annotated[ClassWeight | None, typer.Option(help="balanced: each class counts the same.")] = None,
+    validation: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Share of the rows by which training keeps its best state.")
     ] = None,
     image_shape: Annotated[
         str | None,
@@ -129,12 +169,15 @@ def fit(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.autogp"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a model, and an interrupted training, without asking.")
+    ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Train a model on a file and save it.
 
-    Text becomes categories and missing values the mean; what was assumed is said.
+    Text becomes numbers, dates or categories; how each column was read is said.
 
     An interrupted training stays in a folder beside the model file: the same command with --resume goes on.
     """
@@ -144,9 +187,15 @@ def fit(
         fit_file(
             terminal,
             data,
-            target,
+            target or [],
             task.value,
-            ignore or [],
+            {
+                "ignore": [*(ignore or []), *(id_columns or [])],
+                "categorical": categorical or [],
+                "decimal": decimal,
+                "header": not no_header,
+                "drop_missing_targets": drop_missing_target,
+            },
             None if image_shape is None else parse_shape(image_shape),
             {
                 "n_inducing": inducing,
@@ -155,9 +204,13 @@ def fit(
                 "time_budget": time,
                 "max_epochs": epochs,
                 "random_state": seed,
+                "validation_fraction": validation,
+                **({} if likelihood is None else {"likelihood": likelihood}),
+                **({} if class_weight is None else {"class_weight": class_weight.value}),
             },
             out,
             resume,
+            force,
         )
 
 
@@ -168,6 +221,12 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="CSV or Parquet file to write; without it the first rows show.")
     ] = None,
+    id_columns: Ids = None,
+    no_header: NoHeader = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write text as it is, even if a spreadsheet would run it as a formula.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file without asking.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -180,7 +239,7 @@ def predict(
     with reporting(json, debug) as terminal:
         from autogp.cli.predicting import predict_file
 
-        predict_file(terminal, model, data, out)
+        predict_file(terminal, model, data, out, id_columns or [], not no_header, raw, force)
 
 
 @app.command(epilog="Example: autogp evaluate titanic.autogp test.csv")

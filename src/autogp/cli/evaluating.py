@@ -66,6 +66,9 @@ def _open(model: Any, data: Path, target: str | None) -> ArraySource:
             raise ValueError(f"{data} holds no targets: say with --target where they are")
         check_finite(source, allow_missing_targets=True)
         return source
+    several = None if target else model.target_names_
+    if several is not None and len(several) > 1:
+        return open_source(data, several, encoder=encoder)
     target = target or target_of(model)
     if target is None:
         raise ValueError("the model does not know the name of its target: say --target COLUMN")

@@ -12,9 +12,9 @@ import typer
 from autogp.cli.models import facts
 from autogp.cli.tasks import TaskFound, find_task
 from autogp.cli.terminal import RESUME, Terminal
-from autogp.cli.writing import check_writable
+from autogp.cli.writing import ask_before_replacing, check_writable
 from autogp.data import ArraySource, is_table, open_source
-from autogp.data.readers import column_names
+from autogp.data.readers import Form, column_names
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import describe
 from autogp.features import Columns, Convolutional
@@ -28,18 +28,19 @@ MOST_NAMES = 12  # of inputs or classes, in one line
 def fit_file(
     terminal: Terminal,
     data: Path,
-    target: str | None,
+    targets: list[str],
     task: str,
-    ignore: list[str],
+    reading: dict[str, Any],
     image_shape: tuple[int, ...] | None,
     settings: dict[str, Any],
     out: Path,
     resume: bool,
+    force: bool,
 ) -> None:
-    """Trains and saves; `settings` are arguments of the estimator."""
+    """Trains and saves; `reading` are arguments of `open_source`, `settings` of the estimator."""
     among, folder = processes(), out.with_name(out.name + ".training")
-    among.from_first(lambda: _check_places(data, out, folder, resume))
-    source = _open(data, target, ignore)
+    among.from_first(lambda: _check_places(data, out, folder, resume, force))
+    source = _open(data, targets, reading)
     found = find_task(source, task)
     _tell(terminal, data, source, found)
     settings = settings | {"checkpoint": str(folder), "verbose": not terminal.json}
@@ -48,8 +49,11 @@ def fit_file(
         settings["features"] = Convolutional(image_shape)
     if found.task == "classification":
         model: Any = GPClassifier(**settings)
+    elif "class_weight" in settings:
+        raise typer.BadParameter(f"there are no classes: the task is {found.task}", param_hint="--class-weight")
     else:
-        model = GPRegressor(likelihood="negative_binomial" if found.task == "count" else "auto", **settings)
+        usual = {"likelihood": "negative_binomial" if found.task == "count" else "auto"}
+        model = GPRegressor(**(usual | settings))
     try:
         model.fit(source, found.y)
         if among.first:
@@ -72,27 +76,39 @@ def fit_file(
     terminal.result({"model": str(out), "task": found.task, **facts(model), "notes": notes})
 
 
-def _check_places(data: Path, out: Path, folder: Path, resume: bool) -> None:
+def _check_places(data: Path, out: Path, folder: Path, resume: bool, force: bool) -> None:
     check_writable(out, data)
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun goes on by itself after a worker has died
         return
     if resume and not folder.is_dir():
         raise ValueError(f"there is no interrupted training in {folder}: leave out --resume")
     if not resume and folder.exists():
-        raise ValueError(f"{folder} holds an interrupted training: go on with --resume, or delete the folder")
+        if not force:
+            raise ValueError(
+                f"{folder} holds an interrupted training: go on with --resume, or start again with --force (or delete "
+                "the folder)"
+            )
+        shutil.rmtree(folder)
+    ask_before_replacing(out, force)
 
 
-def _open(data: Path, target: str | None, ignore: list[str]) -> ArraySource:
-    if ignore and not is_table(data):
-        raise ValueError(f"--ignore is for columns that have names; {data} has none")
+def _open(data: Path, targets: list[str], reading: dict[str, Any]) -> ArraySource:
     if not is_table(data) or not data.is_file():
-        return open_source(data, target)
-    if target is None:
-        names = _listed(column_names(data))
+        usual = {"ignore": [], "categorical": [], "decimal": None, "header": True, "drop_missing_targets": False}
+        wrong = [name for name, value in reading.items() if value != usual[name]]
+        if wrong:
+            option = {"header": "no-header", "drop_missing_targets": "drop-missing-target"}.get(wrong[0], wrong[0])
+            raise ValueError(f"--{option} is for columns that have names; {data} has none")
+        if len(targets) > 1:
+            raise ValueError(f"several --target are for columns that have names; {data} has none")
+        return open_source(data, targets[0] if targets else None)
+    if not targets:
+        names = _listed(column_names(data, Form(header=reading["header"])))
         raise typer.BadParameter(f"which column is to be predicted? There are {names}", param_hint="--target")
-    if target in ignore:
-        raise ValueError(f"--ignore names {target!r}, the column that is to be predicted")
-    return open_source(data, target, ignore=ignore)
+    for target in targets:
+        if target in reading["ignore"]:
+            raise ValueError(f"--ignore or --id names {target!r}, the column that is to be predicted")
+    return open_source(data, targets[0] if len(targets) == 1 else targets, **reading)
 
 
 def _check_shape(source: ArraySource, image_shape: tuple[int, ...]) -> None:

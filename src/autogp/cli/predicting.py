@@ -13,7 +13,7 @@ from sklearn.base import is_classifier
 
 from autogp.cli.models import encoder_for, open_model
 from autogp.cli.terminal import Terminal
-from autogp.cli.writing import check_writable, table_writer
+from autogp.cli.writing import ask_before_replacing, check_writable, harmless, table_writer
 from autogp.data import ArraySource, Unseen, read_rows
 from autogp.training.distributed import processes
 
@@ -24,28 +24,42 @@ SHOWN_ROWS = 10
 MOST_COLUMNS = 8  # of a table on the terminal
 
 
-def predict_file(terminal: Terminal, model_path: Path, data: Path, out: Path | None) -> None:
-    """Writes predictions to `out`, or shows the first."""
+def predict_file(
+    terminal: Terminal,
+    model_path: Path,
+    data: Path,
+    out: Path | None,
+    carried: list[str],
+    header: bool,
+    raw: bool,
+    force: bool,
+) -> None:
+    """Writes predictions to `out`, or shows the first; `carried` are columns of the data that go with them."""
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise typer.BadParameter(f"{out} should end in .csv or .parquet", param_hint="--out")
-        processes().from_first(lambda: check_writable(out, data))
+        processes().from_first(lambda: _check_place(out, data, force))
     model = open_model(model_path)
     unseen = Unseen()
-    rows = (x for x, _ in read_rows(data, encoder_for(model, data), unseen))
+    rows = read_rows(data, encoder_for(model, data), unseen, carried, header)
     if out is None:
-        first = predictions(model, next(rows)[:SHOWN_ROWS])
+        first = _beside(model, *next(rows), slice(0, SHOWN_ROWS))
         _show(terminal, first)
         for sentence in unseen.sentences():
             terminal.note(sentence)
         terminal.say(f"the first rows; all: autogp predict {model_path} {data} --out predictions.csv")
         terminal.result({"predictions": first.to_pylist(), "notes": unseen.sentences()})
         return
-    count = _write(terminal, model, rows, out)
+    count = _write(terminal, model, rows, out, raw)
     for sentence in unseen.sentences():
         terminal.note(sentence)
     terminal.say(f"{count:,} predictions in {out}")
     terminal.result({"out": str(out), "rows": count, "notes": unseen.sentences()})
+
+
+def _check_place(out: Path, data: Path, force: bool) -> None:
+    check_writable(out, data)
+    ask_before_replacing(out, force)
 
 
 def predictions(model: Any, x: np.ndarray) -> pa.RecordBatch:
@@ -64,25 +78,40 @@ def predictions(model: Any, x: np.ndarray) -> pa.RecordBatch:
     return pa.record_batch([pa.array(column) for column in columns], names=names)
 
 
-def _write(terminal: Terminal, model: Any, rows: Iterator[np.ndarray], out: Path) -> int:
+def _beside(model: Any, x: np.ndarray, carried: pa.Table | None, rows: slice = slice(None)) -> pa.Table:
+    """Predictions for some of the rows x [B, D], after the columns that are carried along."""
+    found = pa.Table.from_batches([predictions(model, x[rows])])
+    if carried is None or carried.num_columns == 0:
+        return found
+    for name in carried.schema.names:
+        if name in found.schema.names:
+            raise ValueError(f"--id {name} is the name of a column of the predictions: rename it")
+    kept = carried.slice(rows.start or 0, len(found))
+    return pa.table([*kept.columns, *found.columns], names=[*kept.schema.names, *found.schema.names])
+
+
+def _write(
+    terminal: Terminal, model: Any, rows: Iterator[tuple[np.ndarray, pa.Table | None]], out: Path, raw: bool
+) -> int:
     among, count = processes(), 0
     start = next(rows)
-    schema = predictions(model, start[:1]).schema
+    schema = _beside(model, *start, slice(0, 1)).schema
+    escape = (lambda table: table) if raw or out.suffix != ".csv" else harmless
     pieces = chain([start], rows)
     with ExitStack() as stack:
         status = stack.enter_context(terminal.err.status("predicting")) if among.first else None
         writer = stack.enter_context(table_writer(out, schema)) if among.first else None
         while group := list(islice(pieces, among.count)):  # one piece for each process
-            own = group[among.rank] if among.rank < len(group) else start[:0]
-            for batch in among.gather(lambda own=own: predictions(model, own) if len(own) else None):
+            own = group[among.rank] if among.rank < len(group) else None
+            for batch in among.gather(lambda own=own: None if own is None else _beside(model, *own)):
                 count += 0 if batch is None else batch.num_rows
                 if writer is not None and status is not None and batch is not None:
-                    writer.write_batch(batch)
+                    writer.write_table(escape(batch))
                     status.update(f"predicting, {count:,} rows")
     return count
 
 
-def _show(terminal: Terminal, batch: pa.RecordBatch) -> None:
+def _show(terminal: Terminal, batch: pa.Table) -> None:
     number_format = ".3f" if "class" in batch.schema.names else ".4g"  # probabilities, or numbers of any size
     rows = (
         [format(value, number_format) if isinstance(value, float) else str(value) for value in row.values()]

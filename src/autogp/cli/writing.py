@@ -1,17 +1,23 @@
 """Tables of results, written batch by batch: the whole file appears, or none."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
+import typer
 from pyarrow import csv, parquet
 
+from autogp.printing import escaped
 from autogp.storage import replacing
 
-__all__ = ["TableWriter", "check_writable", "table_writer"]
+__all__ = ["TableWriter", "ask_before_replacing", "check_writable", "harmless", "table_writer"]
 
+pc: Any = pyarrow.compute  # its functions exist at run time only
 TableWriter = csv.CSVWriter | parquet.ParquetWriter
 
 
@@ -28,6 +34,25 @@ def check_writable(out: Path, data: Path, model: Path | None = None) -> None:
             raise ValueError(f"{out} is the {what} itself: write to another file")
     if not os.access(out.parent, os.W_OK):
         raise ValueError(f"the folder {out.parent} cannot be written into")
+
+
+def ask_before_replacing(out: Path, force: bool) -> None:
+    """On a terminal the user is asked whether a file may be replaced; a script has said so by its name."""
+    if out.exists() and not force and sys.stdin.isatty():
+        typer.confirm(f"{escaped(str(out))} is there already: replace it?", abort=True, err=True)
+
+
+def harmless(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+    """The table with ' before text that starts with = + - @, which a spreadsheet would run as a formula.
+
+    >>> harmless(pa.table({"class": ["=1+1", "owl"], "mean": [-1, 2]})).to_pydict()
+    {'class': ["'=1+1", 'owl'], 'mean': [-1, 2]}
+    """
+    for place, field in enumerate(table.schema):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            column = pc.replace_substring_regex(table.column(place), r"^([=+\-@\t\r])", r"'\1")
+            table = table.set_column(place, field.name, column)
+    return table
 
 
 @contextmanager

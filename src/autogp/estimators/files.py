@@ -34,7 +34,7 @@ __all__ = ["load_model", "save_estimator"]
 
 PACKAGES = ("autogp", "torch", "numpy", "scikit-learn")
 SCORES = ("elbo_", "loo_score_")
-NEW_PARAMETERS = {"categorical"}  # which files of older versions lack
+NEW_PARAMETERS = {"categorical", "weights"}  # which files of older versions lack
 LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 WHOLE_COLUMNS = {"epoch", "step", "objective", "skipped"}  # of the history
 PREFIX = "parameter_"  # of modules that are arguments of the estimator
