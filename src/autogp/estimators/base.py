@@ -28,7 +28,7 @@ from autogp.features.base import Mapped, as_map
 from autogp.kernels import Kernel
 from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.model import Marginals, Predictor, SparseGP
-from autogp.objectives import expected_log_prob, log_leave_one_out, log_predictive
+from autogp.objectives import expected_log_prob, log_predictive
 from autogp.posteriors import Natural, Posterior
 from autogp.printing import escaped
 from autogp.training import (
@@ -494,7 +494,7 @@ class GPEstimator(BaseEstimator):
             targets = self._feed.targets(torch.from_numpy(np.require(y, requirements=["C", "W"])))
             expected += (of_row * expected_log_prob(likelihood, marginals, targets)).sum().item()
             try:
-                left_out += (of_row * log_leave_one_out(likelihood, marginals, targets)).sum().item()
+                left_out += (of_row * likelihood.log_left_out(*marginals, targets)).sum().item()
             except InfiniteLOOError:
                 left_out = math.nan
         total = 1.0 * count if weights is None else float(weights.sum())

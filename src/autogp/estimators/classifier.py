@@ -85,7 +85,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     Attributes
     ----------
     classes_ : the labels, in the order of `predict_proba`'s columns
-    elbo_, loo_score_ : lower bound on the log evidence; leave-one-out log probability per row, NaN where infinite
+    elbo_, loo_score_ : lower bound on the log evidence; leave-one-out log probability per row, of training rows
     history_, best_epoch_ : one dictionary per epoch; the epoch whose state was kept
     feature_importances_ : share of each column in what the predictions vary by
     model_ : the `SparseGP` behind it all

@@ -84,7 +84,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
 
     Attributes
     ----------
-    elbo_, loo_score_ : lower bound on the log evidence; leave-one-out log density per row, NaN where infinite
+    elbo_, loo_score_ : lower bound on the log evidence; leave-one-out log density per row, of training rows
     history_, best_epoch_ : one dictionary per epoch; the epoch whose state was kept
     feature_importances_ : share of each column in what the predictions vary by
     model_ : the `SparseGP` behind it all

@@ -148,6 +148,24 @@ class Likelihood(nn.Module):
         self._refuse_infinite(torch.isinf(values).any(0), variance)
         return -torch.logsumexp(log_weights.to(values.dtype)[:, None] + values, 0)
 
+    def log_left_out(self, log_weights: Tensor, mean: Tensor, variance: Tensor, residual: Tensor, y: Tensor) -> Tensor:
+        """log p(y | all other rows), [B], as log E[p(y | f)] under q(u) without the row's own site.
+
+        At q's optimum a row adds the curvature c = -2 dE[log p]/dvariance and the slope dE[log p]/dmean + c mean to the
+        natural parameters of what q(u) says of f, N(mean, spread). Unlike E[1 / p] this exists for every likelihood
+        that is log-concave, and has little bias where a likelihood couples latents that q takes as independent. For
+        several components it is `log_leave_one_out`.
+        """
+        if len(log_weights) > 1:
+            return self.log_leave_one_out(log_weights, mean, variance, residual, y)
+        alpha, beta = self.expected_derivatives(mean[0], variance[0], y)  # [B, Q]
+        curvature, residual = (-2 * beta).clamp_min(0), residual.clamp_min(0)
+        spread = (variance[0] - residual).clamp_min(0)
+        rest = 1 - spread * curvature
+        self._refuse_infinite((rest <= 0).any(-1), variance)
+        centre = (mean[0] - spread * (alpha + curvature * mean[0])) / rest
+        return self.log_expected_prob(centre, spread / rest + residual, y)
+
     def expected_derivatives(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
