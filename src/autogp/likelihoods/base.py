@@ -280,7 +280,7 @@ class Likelihood(nn.Module):
         log: bool,
     ) -> Tensor:
         """E_q[values(f, y)] or log E_q[exp(values(f, y))], each over one latent: [..., B, C] from values [H, n, C]."""
-        result = expectation(self._at(values, mean, variance, y), mean[..., 0].numel(), mean.device, log)
+        result = expectation(self._integrand(values, mean, variance, y), mean[..., 0].numel(), mean.device, log)
         return result.unflatten(0, mean.shape[:-1]).to(mean.dtype)
 
     def _expect(self, values: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor, at: Tensor) -> Tensor:
@@ -300,7 +300,7 @@ class Likelihood(nn.Module):
         """log E_q[exp(log_values(f, y))] of values [H, n] that may depend on all latents: [..., B]."""
         if self.num_latents == 1:
             return self._integrate(lambda f, y: log_values(f, y)[..., None], mean, variance, y, log=True).squeeze(-1)
-        integrand = self._at(log_values, mean, variance, y)
+        integrand = self._integrand(log_values, mean, variance, y)
         result = log_mean(integrand, mean[..., 0].numel(), self.num_latents, mean.device)
         return result.unflatten(0, mean.shape[:-1]).to(mean.dtype)
 
@@ -309,12 +309,14 @@ class Likelihood(nn.Module):
         """Whether E_q[1 / p(y | f)] is infinite, [..., B]: along some direction 1 / p outgrows what q(f) falls by."""
         found = torch.zeros(mean.shape[:-1], dtype=torch.bool, device=mean.device)
         for direction in directions(self.num_latents).to(mean.device):
-            integrand = self._at(lambda f, y: -self._column(f, y), mean, variance, y)
+            integrand = self._integrand(lambda f, y: -self._column(f, y), mean, variance, y)
             along = partial(_along, integrand, direction)
             found |= diverges(along, found.numel(), mean.device).any(-1).unflatten(0, mean.shape[:-1])
         return found
 
-    def _at(self, values: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor, y: Tensor) -> Integrand:
+    def _integrand(
+        self, values: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor, y: Tensor
+    ) -> Integrand:
         """The integrand of quadrature.py: values at z [H, n] or [H, n, Q] of some of the rows, in float64."""
         flat_mean, flat_scale = mean.flatten(0, -2).double(), variance.flatten(0, -2).double().sqrt()
         targets = y.double() if y.is_floating_point() else y
@@ -395,7 +397,7 @@ class Elementwise(Likelihood):
         if self.finite_loo:
             return value
         with torch.no_grad():
-            infinite = diverges(self._at(inverse, mean, variance, y), mean[..., 0].numel(), mean.device)
+            infinite = diverges(self._integrand(inverse, mean, variance, y), mean[..., 0].numel(), mean.device)
         return torch.where(infinite.unflatten(0, mean.shape[:-1]), math.inf, value)
 
     def check_targets(self, y: Tensor) -> Tensor:
