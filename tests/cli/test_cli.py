@@ -31,6 +31,19 @@ def test_help_answers_before_torch_could_be_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
 
 
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    heavy = {"torch", "sklearn", "scipy", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "typer"}
+    code = f"import sys; import autogp; assert not {heavy!r} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+
+
+def test_an_estimator_waits_for_no_compiler_picture_or_metric() -> None:
+    heavy = {"torch._dynamo", "sympy", "matplotlib", "jinja2", "typer", "sklearn.cluster", "sklearn.metrics"}
+    code = f"import sys; from autogp import GPClassifier, GPRegressor; print({heavy!r} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.stdout == "set()\n"
+
+
 def test_only_a_report_waits_for_matplotlib() -> None:
     code = "import sys; import autogp.cli.fitting, autogp.cli.evaluating; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)

@@ -48,6 +48,7 @@ from autogp.training.distributed import processes
 from autogp.training.expression import terms_of
 from autogp.training.feed import Feed, device_named
 from autogp.training.progress import RowsDone, showing
+from autogp.training.threads import threads_for
 
 __all__ = ["GPEstimator"]
 
@@ -247,9 +248,10 @@ class GPEstimator(BaseEstimator):
             callbacks = [_after(before, callback) for callback in callbacks]
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         self.model_ = model = self._start_model(rows, features, likelihood, seed, by_class=strata is not None)
-        self._train(model, rows, weights, validation, strata, seed, callbacks)
-        if self._gaps.flagged.any():
-            self._train_beside_gaps(model, rows, weights, validation, seed, callbacks)
+        with threads_for(model, count):
+            self._train(model, rows, weights, validation, strata, seed, callbacks)
+            if self._gaps.flagged.any():
+                self._train_beside_gaps(model, rows, weights, validation, seed, callbacks)
         self.n_rows_ = count
         self._score_training_rows(rows, weights)
         if encoding is not None:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
@@ -206,6 +205,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R^2, the mean over the outputs; of each output the rows whose target is not missing."""
+        from sklearn.metrics import r2_score
+
         y, mean = np.asarray(y, dtype=np.float64), self.predict(X)
         if y.ndim < 2 or not np.isnan(y).any():
             return float(r2_score(y, mean, sample_weight=sample_weight))

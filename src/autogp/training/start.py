@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import pairwise_distances
 from torch import Tensor, nn
 
 from autogp.data import Source
@@ -172,6 +171,8 @@ def _named_kernel(
     period: Tensor | None = None,
 ) -> Kernel:
     """A kernel by its name for inputs such as x [R, D]."""
+    from sklearn.metrics import pairwise_distances  # here, because it takes time that a prediction need not wait for
+
     apart = pairwise_distances(x)[np.triu_indices(len(x), 1)]
     typical = float(np.median(apart[apart > 0])) if (apart > 0).any() else 1.0
     lengthscales = torch.full((groups, x.shape[1]), lengthscale or typical / 2, dtype=torch.float64)
