@@ -20,6 +20,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from autogp.data import Source, Subset
 from autogp.likelihoods import InfiniteLOOError
@@ -53,7 +55,11 @@ def processes() -> "Processes":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         timeout = timedelta(seconds=float(os.environ.get("AUTOGP_TIMEOUT", TIMEOUT_SECONDS)))
         with _contact("start"):
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=timeout)
+            store, rank, count = next(rendezvous("env://", timeout=timeout))
+            # torchrun keeps its store when it starts processes again: the addresses of the last ones are still there.
+            store = PrefixStore(f"autogp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            backend = "nccl" if torch.cuda.is_available() else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=timeout)
         atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     found = Processes(dist.get_rank(), dist.get_world_size())
     if not found.first:
@@ -147,6 +153,14 @@ class Processes:
             with _contact("reduction"):
                 dist.all_reduce(tensor)
         return tensor
+
+    def sum_all(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sums of the processes' tensors, by one reduction in float64."""
+        if self.count == 1:
+            return list(tensors)
+        buffer = self.sum(torch.cat([tensor.detach().double().reshape(-1) for tensor in tensors]))
+        parts = buffer.split([tensor.numel() for tensor in tensors])
+        return [part.view_as(old).to(old.dtype) for part, old in zip(parts, tensors, strict=True)]
 
     def from_first(self, function: Callable[[], T]) -> T:
         """What the function gives in process 0, which alone calls it; its error is raised in all."""

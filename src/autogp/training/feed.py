@@ -14,7 +14,7 @@ from autogp.posteriors import Variational
 from autogp.training.distributed import ALONE, Processes
 from autogp.training.step import Batch
 
-__all__ = ["Feed", "device_named", "validation_score"]
+__all__ = ["Feed", "device_named", "divided", "validation_score"]
 
 
 class Feed:
@@ -30,8 +30,21 @@ class Feed:
         # A copy: the caller's stays where it is.
         self.target_scaler = None if target_scaler is None else copy.deepcopy(target_scaler).to(self.device)
 
-    def check(self, source: Source) -> None:
-        """Raises ValueError, with the row, where a number is not finite or a target not what the likelihood takes."""
+    def check(self, source: Source, among: Processes = ALONE) -> None:
+        """Raises ValueError, with the row, where a number is not finite or a target not what the likelihood takes.
+
+        Each process checks its part of the rows; what one finds, all raise.
+        """
+        among.gather(lambda: self._check_part(source, among))
+
+    def _check_part(self, source: Source, among: Processes) -> None:
+        try:
+            self._check(among.part(source))
+        except ValueError:
+            self._check(source)  # for the row's number among all
+            raise
+
+    def _check(self, source: Source) -> None:
         several = np.ndim(source.rows(np.zeros(1, np.int64))[1]) > 1
         check_finite(
             source,
@@ -62,6 +75,28 @@ class Feed:
         elif indices is not None and self.weights is not None:
             weights = weights * self.weights[torch.from_numpy(indices)].to(self.device)
         return Batch(x.to(self.device, non_blocking=True), self.targets(y), weights)
+
+
+def divided(
+    among: Processes,
+    model: SparseGP,
+    feed: Feed,
+    source: Source,
+    validation: Source | None,
+    alike: object,
+) -> list[Source]:
+    """This process's part of the rows, and of those for validation where there are any, checked.
+
+    All processes begin with the model of process 0, and with `alike`, which must be equal in all of them.
+    """
+    among.agree("settings or data", (feed.num_data, feed.total_weight, validation is None, alike))
+    if len(source) < among.count:
+        raise ValueError(f"{among.count} processes need as many rows at least, got {len(source)}: start fewer")
+    rows = [source] if validation is None else [source, validation]
+    for each in rows:
+        feed.check(each, among)
+    model.load_state_dict(among.from_first(lambda: {name: each.cpu() for name, each in model.state_dict().items()}))
+    return [among.part(each) for each in rows]
 
 
 @torch.no_grad()

@@ -1,9 +1,11 @@
 """Training on all rows: q at its optimum by natural gradients, and everything else by L-BFGS, until neither gains."""
 
+import logging
 import math
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ from autogp.model import Marginals, Prepared, SparseGP, condition
 from autogp.objectives import expected_log_prob, log_leave_one_out
 from autogp.posteriors import Natural
 from autogp.training.checkpoint import Checkpoint, Checkpoints
-from autogp.training.feed import Feed, device_named, validation_score
+from autogp.training.distributed import ALONE, Processes, processes
+from autogp.training.feed import Feed, device_named, divided, validation_score
 from autogp.training.identity import data_identity, settings_identity
 from autogp.training.memory import kept_memory
 from autogp.training.progress import Callback, Interrupts, Progress, showing
@@ -32,6 +35,8 @@ from autogp.training.state import History, from_json, grouped, to_json
 from autogp.training.step import FAILURES, Batch, NonFiniteError, gradients_of
 
 __all__ = ["Profile", "converge"]
+
+logger = logging.getLogger("autogp")
 
 ITERATIONS = 1000
 CORRECTIONS = 20  # pairs of steps and gradients that L-BFGS remembers
@@ -58,8 +63,9 @@ class Profile:
     Its gradient is that of the ELBO at the best q, which is therefore held constant.
     """
 
-    def __init__(self, model: SparseGP, source: Source, feed: Feed):
-        self.model, self.feed, self.source = model, feed, source
+    def __init__(self, model: SparseGP, source: Source, feed: Feed, among: Processes = ALONE):
+        self.model, self.feed, self.source, self.among = model, feed, source, among
+        self.first = among.own(feed.num_data).start  # of the source's rows, which are this process's, among all
         self.parameters = {
             name: parameter
             for name, parameter in model.named_parameters()
@@ -82,7 +88,7 @@ class Profile:
 
     def read(self, indices: np.ndarray) -> Batch:
         x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in self.source.rows(indices))
-        batch = self.feed.batch(x, y, indices)
+        batch = self.feed.batch(x, y, self.first + indices)
         batch = batch._replace(weights=batch.weights * (len(indices) / self.feed.num_data))  # a part of one batch
         if "elbo" not in self.model.likelihood.sampled:
             return batch
@@ -97,19 +103,22 @@ class Profile:
         blocks = _Blocks(self, prepared._replace(gram=gram))
         tolerance = self.tolerance * self.feed.total_weight
         start = self.q if self.sites is None else None
-        self.q, sites, converged = settle(likelihood, blocks, self.prior, tolerance, self.sites, start)
+        self.q, sites, converged = settle(likelihood, blocks, self.prior, tolerance, self.sites, start, self.among)
         moments = self.q.moments()
         inputs = [gram, *self.parameters.values()]
-        value, score, gradients = -moments.kl(), 0.0, [torch.zeros_like(each) for each in inputs]
+        value = score = moments.mean.new_zeros(())
+        gradients = [torch.zeros_like(each) for each in inputs]
         for block in blocks:
             marginals = condition(block.basis, block.prior_variance, moments)
             rows = expected_log_prob(likelihood, marginals, block.batch.y, block.batch.noise)
             data_term = (block.batch.weights * rows).double().sum()
             value = value + data_term.detach()
             if likelihood.finite_loo:
-                score += _leave_one_out(likelihood, marginals, block.batch)
+                score = score + _leave_one_out(likelihood, marginals, block.batch)
             gradients = [old + new for old, new in zip(gradients, gradients_of(data_term, inputs), strict=True)]
-        self.score = (score if likelihood.finite_loo else value.item()) / self.feed.total_weight
+        value, score, *gradients = self.among.sum_all([value, score, *gradients])
+        value = value - moments.kl()
+        self.score = (score if likelihood.finite_loo else value).item() / self.feed.total_weight
         gain = abs(value.item() - self.best) / self.feed.total_weight
         self.tolerance = min(self.tolerance, max(Q_SETTLED, Q_SHARE * gain))
         if value.item() > self.best:  # a warm start for what follows: from worse places it would be a worse one
@@ -156,23 +165,24 @@ def converge(
     """
     if settings.objective != "elbo":
         raise ValueError(f"all rows at once are for the objective 'elbo', got {settings.objective!r}: use train")
+    among = processes()
     feed = Feed(model.to(device_named(settings.device)), len(source), weights, target_scaler)
-    for rows in (source, validation):
-        if rows is not None:
-            feed.check(rows)
-    kept = settings_identity(settings, model) if folder is not None else {}
-    data = data_identity(source, feed.weights, validation, target_scaler) if folder is not None else {}
-    behind, found = apply_frozen(model, *([source] if validation is None else [source, validation]))
-    run = _Run(behind, found[0], settings, feed, None if validation is None else found[1], model)
-    with showing(verbose) as display, kept_memory():
+    parts = divided(among, model, feed, source, validation, (settings, folder is None, bool(callbacks)))
+    kept = settings_identity(settings, model) if folder is not None and among.first else {}
+    data = data_identity(source, feed.weights, validation, target_scaler) if folder is not None and among.first else {}
+    behind, parts = apply_frozen(model, *parts)
+    run = _Run(behind, parts[0], settings, feed, parts[1] if len(parts) > 1 else None, model, among)
+    with showing(verbose if among.first else False) as display, kept_memory():
         run.callbacks = [*callbacks, *display]
         if folder is None:
             return run.go()
-        with Interrupts() as interrupts, Checkpoints(folder, kept, data) as checkpoints:
-            saved = checkpoints.load_newest() if resume else checkpoints.refuse_existing()
+        with ExitStack() as stack:
+            run.interrupts = stack.enter_context(Interrupts())
+            if among.first:
+                run.checkpoints = stack.enter_context(Checkpoints(folder, kept, data))
+            saved = among.from_first(lambda: run.saved_state(resume))
             if saved is not None:
                 run.restore(saved)
-            run.checkpoints, run.interrupts = checkpoints, interrupts
             return run.go()
 
 
@@ -195,10 +205,12 @@ class _Run:
         feed: Feed,
         validation: Source | None,
         whole: SparseGP,
+        among: Processes,
     ):
         self.model, self.settings, self.feed, self.validation = model, settings, feed, validation
+        self.among = among
         self.whole = whole  # the model with the feature maps that are frozen
-        self.profile = Profile(model, source, feed)
+        self.profile = Profile(model, source, feed, among)
         parameters = self.profile.parameters
         self.start = np.concatenate(
             [np.zeros(0), *(each.detach().cpu().numpy().ravel() for each in parameters.values())]
@@ -222,6 +234,9 @@ class _Run:
         try:
             if not self.history.stopped:
                 self._minimise()
+                if not self.among.same(self.best):
+                    logger.warning("processes differ by rounding: they take the model of process 0")
+                    self.best = self.among.from_first(lambda: self.best)
                 self._save()
         finally:  # however the run ends, the model is in its best state
             self._finish()
@@ -251,7 +266,7 @@ class _Run:
         steepest = np.abs(self.gradients[int(np.argmin(self.losses))]).max(initial=0.0) if self.losses else 0.0
         ended = history.stopped == "no better score" or (history.stopped == "converged" and bool(steepest < FLAT))
         history.converged = ended and self.profile.converged
-        if history.stopped in ("converged", "no better score") and not history.converged:
+        if history.stopped in ("converged", "no better score") and not history.converged and self.among.first:
             warnings.warn(NOT_CONVERGED, ConvergenceWarning, stacklevel=4)
 
     def _loss(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
@@ -306,8 +321,8 @@ class _Run:
         q = self.profile.q
         score = self.profile.score
         if self.validation is not None:
-            score = validation_score(model, q, self.feed, self.validation)
-        epoch, self.seconds = len(history.rows) + 1, time.monotonic() - self.started
+            score = validation_score(model, q, self.feed, self.validation, self.among)
+        epoch, self.seconds = len(history.rows) + 1, self.among.from_first(lambda: time.monotonic() - self.started)
         row = {"epoch": epoch, "step": epoch, "seconds": round(self.seconds, 3), "objective": "elbo"}
         history.rows.append(row | {"value": value, "score": score, "learning_rate": 1.0, "skipped": 0})
         if score > history.best_score:
@@ -315,19 +330,24 @@ class _Run:
             self.best = {name: each.detach().clone() for name, each in model.state_dict().items()}
             self.best |= {PRECISION: q.precision, SHIFT: q.shift}
         progress = self._progress()
-        wishes = [callback(progress) for callback in self.callbacks]  # every callback is told
+        # Every callback is told.
+        wishes = self.among.from_first(lambda: [bool(callback(progress)) for callback in self.callbacks])
         if any(wishes):
             history.stopped = "callback"
         elif settings.time_budget is not None and self.seconds >= settings.time_budget:
             history.stopped = "time budget"
         elif epoch - history.best_epoch >= (settings.patience or PATIENCE):
             history.stopped = "no better score"
-        received = None if self.interrupts is None else self.interrupts.received
-        if self.interrupts is not None and self.checkpoints is not None and received:
+        if self.interrupts is None:
+            return
+        interrupts, due = self.interrupts, time.monotonic() - self.saved > settings.checkpoint_seconds
+        told = self.among.gather(lambda: (interrupts.received, due))
+        received = next((signal for signal, _ in told if signal), None)
+        if received or told[0][1]:
             self._save()
-            raise self.interrupts.error(f"after step {epoch}", self.checkpoints.folder, received)
-        if time.monotonic() - self.saved > settings.checkpoint_seconds:
-            self._save()
+        if received:
+            folder = None if self.checkpoints is None else self.checkpoints.folder
+            raise interrupts.error(f"after step {epoch}", folder, received)
 
     def _finish(self) -> None:
         """Leaves the model in its best state, q included."""
@@ -338,11 +358,15 @@ class _Run:
             self.model.posterior.set_natural(q)
 
     def _save(self) -> None:
+        if self.interrupts is None:
+            return
+        own = None if self.profile.sites is None else torch.cat(self.profile.sites, -1).cpu()
+        sites = [each for each in self.among.gather(lambda: own) if each is not None]
         if self.checkpoints is None:
             return
         tensors = {f"best/{name}": each for name, each in self.best.items()}
         tensors |= {f"history/{name}": each for name, each in self.history.tensors().items()}
-        tensors |= {f"sites/{number}": each for number, each in enumerate(self.profile.sites or [])}
+        tensors |= {"sites": torch.cat(sites, -1)} if sites else {}
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         tensors["gradients"] = torch.from_numpy(np.array(self.gradients).reshape(len(self.losses), -1))
         history = {name: value for name, value in vars(self.history).items() if name != "rows"}
@@ -351,14 +375,21 @@ class _Run:
         self.checkpoints.save(len(self.history.rows), {n: each.cpu() for n, each in tensors.items()}, to_json(state))
         self.saved = time.monotonic()
 
+    def saved_state(self, resume: bool) -> Checkpoint | None:
+        assert self.checkpoints is not None
+        return self.checkpoints.load_newest() if resume else self.checkpoints.refuse_existing()
+
     def restore(self, saved: Checkpoint) -> None:
         state, groups = from_json(saved.state), grouped(saved.tensors, "/")
         self.seconds = state["seconds"]
         self.history = History(**state["history"], rows=History.rows_of(groups["history"]))
         self.best = {name: each.to(self.model.device) for name, each in groups["best"].items()}
         self.losses, self.gradients = saved.tensors["losses"].tolist(), list(saved.tensors["gradients"].numpy())
-        sites = [groups["sites"][str(number)].to(self.model.device) for number in range(len(groups.get("sites", {})))]
-        self.profile.sites, self.profile.best = sites or None, state["best"]
+        if "sites" in saved.tensors:
+            rows = self.among.own(self.feed.num_data)
+            own = saved.tensors["sites"][..., rows.start : rows.stop].to(self.model.device)
+            self.profile.sites = list(own.split([len(block) for block in self.profile.slices], -1))
+        self.profile.best = state["best"]
         self.profile.tolerance = state["tolerance"]
 
     def _progress(self) -> Progress:

@@ -18,7 +18,7 @@ from autogp.model import SparseGP
 from autogp.posteriors import Natural
 from autogp.training.checkpoint import Checkpoint, Checkpoints
 from autogp.training.distributed import Processes, processes
-from autogp.training.feed import Feed, device_named, validation_score
+from autogp.training.feed import Feed, device_named, divided, validation_score
 from autogp.training.identity import data_identity, settings_identity
 from autogp.training.memory import kept_memory
 from autogp.training.progress import Callback, Interrupts, Progress, showing
@@ -78,17 +78,9 @@ def train(
     """
     among = processes()
     feed = Feed(model.to(device_named(settings.device)), len(source), weights, target_scaler)
-    among.agree(
-        "settings or data",
-        (settings, feed.num_data, feed.total_weight, validation is None, folder is None, bool(callbacks)),
-    )
-    for rows in (source, validation):
-        if rows is not None:
-            among.gather(lambda rows=rows: _check(feed, rows, among))
-    model.load_state_dict(among.from_first(lambda: {name: each.cpu() for name, each in model.state_dict().items()}))
+    parts = divided(among, model, feed, source, validation, (settings, folder is None, bool(callbacks)))
     kept = settings_identity(settings, model) if folder is not None and among.first else {}
     data = data_identity(source, feed.weights, validation, target_scaler) if folder is not None and among.first else {}
-    parts = [among.part(rows) for rows in (source, validation) if rows is not None]
     behind, parts = apply_frozen(model, *parts)
     state = RunState(behind, settings)
     run = _Run(state, parts[0], settings, feed, parts[1] if len(parts) > 1 else None, model, among)
@@ -106,14 +98,6 @@ def train(
                 state.restore(saved)
             run.loop(callbacks, display)
     return state.history
-
-
-def _check(feed: Feed, rows: Source, among: Processes) -> None:
-    try:
-        feed.check(among.part(rows))
-    except ValueError:
-        feed.check(rows)  # for the row's number among all
-        raise
 
 
 class _Run:

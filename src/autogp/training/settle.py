@@ -15,6 +15,7 @@ from autogp.likelihoods import Likelihood
 from autogp.model import Marginals, condition
 from autogp.moments import DenseMoments
 from autogp.posteriors import Natural, Sites
+from autogp.training.distributed import ALONE, Processes
 from autogp.training.step import Batch
 
 __all__ = ["Block", "Settled", "settle"]
@@ -59,29 +60,32 @@ def settle(
     tolerance: float,
     sites: Sequence[Tensor] | None = None,
     start: Natural | None = None,
+    among: Processes = ALONE,
 ) -> Settled:
     """The q that maximises E_q[log p(y | f)] - KL(q || prior), up to `tolerance` nats.
 
     It starts with the sites, or else from those that `start` gives (the prior, if none). A step of rate 1 is Newton's
     for a log-concave likelihood, and the last for Gaussian noise. Where the ELBO would fall the rate is halved.
+    `among` are the processes that have a part of the rows each.
     """
     if likelihood.conjugate:  # the sites depend on the targets alone
         sites = [_sites(likelihood, block.batch, *_anywhere(prior, block))[1] for block in blocks]
-        return Settled(_assemble(blocks, prior, sites), sites, True)
+        return Settled(_assemble(blocks, prior, sites, among), sites, True)
     if sites is None:
-        q, here = prior, _look(likelihood, blocks, prior, prior)
-        ahead = here if start is None else _look(likelihood, blocks, start, prior)
-        if not any(each[0].any() for each in ahead.sites):  # no row has a slope: a product of functions that are all 0
+        q, here = prior, _look(likelihood, blocks, prior, prior, among)
+        ahead = here if start is None else _look(likelihood, blocks, start, prior, among)
+        sloping = torch.tensor(float(any(each[0].any() for each in ahead.sites)), device=prior.shift.device)
+        if not among.sum(sloping):  # no row has a slope: a product of functions that are all 0
             generator = torch.Generator().manual_seed(0)
             away = torch.randn(prior.shift.shape, dtype=torch.float64, generator=generator).to(prior.shift.device)
-            ahead = _look(likelihood, blocks, Natural(prior.precision, prior.shift + START_SPREAD * away), prior)
+            ahead = _look(likelihood, blocks, Natural(prior.precision, prior.shift + START_SPREAD * away), prior, among)
         known = [torch.zeros_like(each) for each in here.sites]
         here = here._replace(target=ahead.target, sites=ahead.sites, rise=ahead.rise)
     else:
-        q, known = _assemble(blocks, prior, sites), list(sites)
-        here = _look(likelihood, blocks, q, prior)
+        q, known = _assemble(blocks, prior, sites, among), list(sites)
+        here = _look(likelihood, blocks, q, prior, among)
         if here.value != here.value:  # the sites do not fit this kernel
-            return settle(likelihood, blocks, prior, tolerance, start=start)
+            return settle(likelihood, blocks, prior, tolerance, None, start, among)
     rate, rounding = 1.0, torch.finfo(known[0].dtype).eps
     for _ in range(MOST_STEPS):
         if here.rise < tolerance:
@@ -89,7 +93,7 @@ def settle(
         new = Natural(
             torch.lerp(q.precision, here.target.precision, rate), torch.lerp(q.shift, here.target.shift, rate)
         )
-        there = _look(likelihood, blocks, new, prior)
+        there = _look(likelihood, blocks, new, prior, among)
         if there.value >= here.value - rounding * abs(here.value):
             known = [torch.lerp(mine, theirs, rate) for mine, theirs in zip(known, here.sites, strict=True)]
             q, here, rate = new, there, min(1.0, GROWTH * rate)
@@ -100,27 +104,30 @@ def settle(
     return Settled(q, known, False)
 
 
-def _look(likelihood: Likelihood, blocks: Iterable[Block], q: Natural, prior: Natural) -> _Look:
+def _look(likelihood: Likelihood, blocks: Iterable[Block], q: Natural, prior: Natural, among: Processes) -> _Look:
     moments = q.moments()
     mean, covariance = moments.mean[0], moments.covariance()[0]
-    value = -_divergence(moments, prior)
+    data_term = 0.0
     added, sites, latents = None, [], []
     for block in blocks:
         marginals = condition(block.basis.detach(), block.prior_variance.detach(), moments)
         total, own = _sites(likelihood, block.batch, marginals.mean, marginals.variance)
-        value += total
+        data_term += total
         here = Sites.of(block.basis.detach(), *own)
         added = here if added is None else added + here
         sites.append(own)
         latents.append(marginals)
     assert added is not None
-    target = prior.plus(added)
+    summed, *parts = among.sum_all([added.shift.new_tensor(data_term).double(), *added.precision, added.shift])
+    value = summed.item() - _divergence(moments, prior)
+    target = prior.plus(Sites(tuple(parts[:-1]), parts[-1]))
     # The step's squared length in the Fisher metric of q: g' S g, g = b_target - Lambda_target m, and tr(S D S D) / 2
     slope = target.shift - (target.precision @ mean[..., None]).squeeze(-1)
     move = (covariance @ slope[..., None]).squeeze(-1)
     if len(mean) > 1 and value == value:
-        move, sites = _coupled(likelihood, blocks, prior, sites, latents, slope, covariance)
-        shift = sum(Sites.shift_of(block.basis.detach(), own[0]) for block, own in zip(blocks, sites, strict=True))
+        move, sites = _coupled(likelihood, blocks, prior, sites, latents, slope, covariance, among)
+        own = [Sites.shift_of(block.basis.detach(), each[0]) for block, each in zip(blocks, sites, strict=True)]
+        (shift,) = among.sum_all([torch.stack(own).sum(0)])
         target = Natural(target.precision, prior.shift + shift)
     change = covariance @ (target.precision - q.precision)
     rise = 0.5 * ((slope * move).sum() + 0.5 * (change * change.mT).sum()).item()
@@ -145,6 +152,7 @@ def _coupled(
     latents: list[Marginals],
     slope: Tensor,
     covariance: Tensor,
+    among: Processes,
 ) -> tuple[Tensor, list[Tensor]]:
     """Newton's step of the mean where a row's log density couples the latent functions, as a softmax does.
 
@@ -156,13 +164,14 @@ def _coupled(
     direction = preconditioned = (covariance @ residual[..., None]).squeeze(-1)
     length = first = (residual * preconditioned).sum()
     for _ in range(MOST_PRODUCTS):
-        product = (prior.precision @ direction[..., None]).squeeze(-1)
-        rows = []
+        product, rows = torch.zeros_like(direction), []
         for block, marginals in zip(blocks, latents, strict=True):
             basis = block.basis.detach()
             along = torch.stack([row.to(basis) @ basis[q % len(basis)] for q, row in enumerate(direction)])  # A'd
             rows.append(_pull(likelihood, block.batch, marginals, along))
             product = product + Sites.shift_of(basis, rows[-1])
+        (product,) = among.sum_all([product])
+        product = product + (prior.precision @ direction[..., None]).squeeze(-1)
         curvature = (direction * product).sum()
         if not curvature > 0:
             break
@@ -205,14 +214,15 @@ def _anywhere(prior: Natural, block: Block) -> tuple[Tensor, Tensor]:
     return mean, torch.ones_like(mean)
 
 
-def _assemble(blocks: Iterable[Block], prior: Natural, sites: Sequence[Tensor]) -> Natural:
+def _assemble(blocks: Iterable[Block], prior: Natural, sites: Sequence[Tensor], among: Processes) -> Natural:
     """prior + (A diag(curvature) A', A slope)."""
     added = None
     for block, own in zip(blocks, sites, strict=True):
         here = Sites.of(block.basis.detach(), *own)
         added = here if added is None else added + here
     assert added is not None
-    return prior.plus(added)
+    *precision, shift = among.sum_all([*added.precision, added.shift])
+    return prior.plus(Sites(tuple(precision), shift))
 
 
 def _divergence(moments: DenseMoments, prior: Natural) -> float:
