@@ -15,6 +15,7 @@ import autogp
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 RESULTS = sorted(ROOT.glob("results/**/*.md"))
+RESULTS_OF_BENCHMARKS = ROOT / "results/benchmarks/README.md"
 MODULES = [module.name for module in pkgutil.walk_packages(autogp.__path__, "autogp.")]
 
 
@@ -55,3 +56,20 @@ def test_the_readme_quotes_the_files_of_results_that_it_links() -> None:
         scores = [json.loads(file.read_text())["scores"] for file in files]
         error, nlp = (float(np.mean([each[name] for each in scores])) for name in ("error", "nlp"))
         assert quoted == [f"{100 * error:.2f}", f"{nlp:.{4 if nlp < 1 else 3}f}"][: len(quoted)], row
+
+
+def test_the_page_of_benchmarks_quotes_the_run_with_a_slow_kernel() -> None:
+    quoted = re.search(
+        r"GPflow\s+reaches 0.12 after (\S+) s instead of (\S+), and ends at (\S+) instead of (\S+)\.\n",
+        (ROOT / "docs/benchmarks.md").read_text(),
+    )
+    assert quoted is not None
+    measured = []
+    for name in ("natural + Adam 0.05, slow kernel", "natural + Adam 0.05"):
+        (row,) = re.findall(
+            rf"^\| GPflow, {re.escape(name)} \|.*", RESULTS_OF_BENCHMARKS.read_text(), flags=re.MULTILINE
+        )
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        measured.append((cells[4], cells[6]))  # seconds to NLP 0.12, last NLP
+    (slow_seconds, slow_end), (seconds, end) = measured
+    assert quoted.groups() == (slow_seconds, seconds, slow_end, end)
