@@ -22,7 +22,9 @@ class Preset:
     """One way to train: arguments of the estimator, besides those that the experiment varies."""
 
     arguments: Mapping[str, Any]
-    inducing: tuple[int, ...] | None = None  # in place of the experiment's
+    inducing: tuple[int, ...] | None = None  # in place of the experiment's,
+    objectives: tuple[str, ...] | None = None  # and these
+    kernels: tuple[str, ...] | None = None
     samples: tuple[int | None, ...] = (None,)  # Monte Carlo samples to try; none: those of the settings
     by_kernel: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings that are a kernel's own
 
@@ -76,9 +78,9 @@ class Experiment:
                     for name in presets
                     if name in self.presets
                     for samples in self.presets[name].samples
-                    for kernel in self.kernels
+                    for kernel in self.presets[name].kernels or self.kernels
                     for inducing in self.presets[name].inducing or self.inducing
-                    for objective in self.objectives
+                    for objective in self.presets[name].objectives or self.objectives
                 ),
                 *(
                     Run(self, name, data, "", "", 0, samples, each)

@@ -4,7 +4,10 @@ from functools import partial
 
 from autogp.datasets import load_cifar10
 from autogp.experiments.base import Experiment, Preset
+from autogp.features import Convolutional
 from autogp.training import Settings, Start
+
+IMAGES = {"scaling": "global", "settings": Settings(max_epochs=16, held_share=0.75, held_prior=0.05)}
 
 EXPERIMENT = Experiment(
     name="cifar10",
@@ -22,6 +25,16 @@ EXPERIMENT = Experiment(
                 "settings": Settings(max_epochs=150, held_share=0.75, held_prior=0.05),
             }
         ),
+        "images": Preset(
+            IMAGES | {"features": Convolutional((3, 32, 32), layers=[(128, 5, 3), (512, 3, 3)], num_components=600)},
+            inducing=(500,),
+            objectives=("predictive",),
+        ),
+        "images, large": Preset(
+            IMAGES | {"features": Convolutional((3, 32, 32), layers=[(256, 5, 2), (1024, 3, 5)], num_components=1000)},
+            inducing=(1000,),
+            objectives=("predictive",),
+        ),
         "paper": Preset(
             {
                 "share_kernel": False,
@@ -35,6 +48,7 @@ EXPERIMENT = Experiment(
     published_on=("cifar10",),
     note=(
         "A kernel and inducing inputs for each class, as in the paper, three quarters of which start in the class. "
+        "images: one kernel for all classes on convolutional kernel features. "
         "loo and predictive: a quarter of the epochs follow the ELBO, the rest hold q(u)."
     ),
 )

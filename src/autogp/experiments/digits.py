@@ -4,6 +4,7 @@ from functools import partial
 
 from autogp.datasets import load_digits
 from autogp.experiments.base import Experiment, Preset
+from autogp.features import Convolutional
 from autogp.training import Settings, Start
 
 EXPERIMENT = Experiment(
@@ -16,6 +17,15 @@ EXPERIMENT = Experiment(
     metrics=("error", "nlp", "calibration"),
     presets={
         "ours": Preset({"scaling": "global", "settings": Settings(max_epochs=60, batch_size=1000)}),
+        "images": Preset(
+            {
+                "features": Convolutional((8, 8)),
+                "scaling": "global",
+                "settings": Settings(max_epochs=60, batch_size=1000, held_share=0.75),
+            },
+            inducing=(100,),
+            objectives=("predictive",),
+        ),
         "paper": Preset(
             {
                 "share_kernel": False,

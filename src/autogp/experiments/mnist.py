@@ -5,10 +5,11 @@ from functools import partial
 
 from autogp.datasets import load_mnist
 from autogp.experiments.base import Experiment, Preset
-from autogp.features import PrincipalComponents
+from autogp.features import Convolutional, PrincipalComponents
 from autogp.training import Settings, Start
 
 SETTINGS = Settings(max_epochs=24, held_share=0.75)
+IMAGES = {"scaling": "global", "settings": SETTINGS}
 OURS = {"share_kernel": False, "scaling": "global", "start": Start(variance=20.0), "settings": SETTINGS}
 
 EXPERIMENT = Experiment(
@@ -24,6 +25,12 @@ EXPERIMENT = Experiment(
             OURS | {"share_kernel": True, "settings": replace(SETTINGS, kernel_rate=0.03)}, inducing=(10, 200)
         ),
         "components": Preset(OURS | {"features": PrincipalComponents(80)}, inducing=(200, 1000)),
+        "images": Preset(IMAGES | {"features": Convolutional((28, 28))}, inducing=(200,), objectives=("predictive",)),
+        "images, large": Preset(
+            IMAGES | {"features": Convolutional((28, 28), layers=[(128, 5, 2), (400, 3, 3)], num_components=300)},
+            inducing=(500,),
+            objectives=("predictive",),
+        ),
         "paper": Preset(
             {
                 "share_kernel": False,
@@ -42,7 +49,8 @@ EXPERIMENT = Experiment(
     note=(
         "ours: a kernel and inducing inputs for each class, as in the paper, three quarters of which start in the "
         "class; one kernel: the same for all classes, with 0.03 of the learning rate for the kernel; "
-        "components: as ours, with a lengthscale for each of 80 principal components of the pixels. loo and "
+        "components: as ours, with a lengthscale for each of 80 principal components of the pixels; images: one kernel "
+        "for all classes on convolutional kernel features. loo and "
         "predictive: a quarter of the epochs follow the ELBO, the rest hold q(u)."
     ),
 )

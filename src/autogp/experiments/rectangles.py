@@ -5,6 +5,7 @@ from functools import partial
 from autogp.datasets import load_rectangles
 from autogp.experiments.base import Experiment, Peer, Preset
 from autogp.experiments.svm import support_vectors
+from autogp.features import Convolutional
 from autogp.training import Settings, Start
 
 EXPERIMENT = Experiment(
@@ -23,6 +24,17 @@ EXPERIMENT = Experiment(
                 "settings": Settings(max_epochs=100, held_prior=0.1),
             },
             by_kernel={"arccosine": {"held_prior": 0.0, "held_learning_rate": 0.01}},
+        ),
+        "images": Preset(
+            {
+                "features": Convolutional((28, 28)),
+                "scaling": "global",
+                "start": Start(variance=5.0),
+                "settings": Settings(max_epochs=100),
+            },
+            inducing=(200,),
+            objectives=("elbo",),
+            kernels=("rbf",),
         ),
         "paper": Preset(
             {
@@ -43,6 +55,6 @@ EXPERIMENT = Experiment(
         "rectangles-drawn is made by the published rules from other photographs, and is easier than the published set "
         "(rectangles): its errors compare with each other, not with the paper's. The SVM is scikit-learn's with an RBF "
         "kernel, gamma and C by cross-validation. ours, leave-one-out: a tenth of the prior counts while q(u) is held "
-        "(RBF), or steps are a fifth of the usual size (arc-cosine)."
+        "(RBF), or steps are a fifth of the usual size (arc-cosine). images: convolutional kernel features."
     ),
 )
