@@ -1,4 +1,7 @@
-"""Draws the picture of the README: `python docs/make_figures.py` (about ten seconds)."""
+"""Draws the pictures of the README and of docs/images.md: `python docs/make_figures.py` (half a minute).
+
+The second needs MNIST and CIFAR-10 in the folder that AUTOGP_DATA names.
+"""
 
 from pathlib import Path
 
@@ -8,6 +11,8 @@ import torch
 
 from autogp import SparseGP
 from autogp.data import ArraySource
+from autogp.datasets import load_cifar10, load_mnist
+from autogp.features import Convolutional
 from autogp.kernels import RBF
 from autogp.likelihoods import Likelihood, Poisson, Softmax, StudentT
 from autogp.training import Settings, train
@@ -78,6 +83,24 @@ def classes(axis, rng: np.random.Generator) -> None:
     axis.set(title="Classes: softmax")
 
 
+def filters(axis, images: np.ndarray, size: int) -> None:
+    """The filters of a first layer, each on its own scale."""
+    layer = Convolutional(images.shape[1:], layers=[(64, size, 3)], num_components=10).fit(images).fitted[0]
+    tiles = layer.filters.numpy().reshape(8, 8, size, size, -1)
+    low, high = tiles.min((2, 3, 4), keepdims=True), tiles.max((2, 3, 4), keepdims=True)
+    framed = np.pad((tiles - low) / (high - low), ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)), constant_values=1)
+    page = framed.transpose(0, 2, 1, 3, 4).reshape(8 * (size + 1), 8 * (size + 1), -1)
+    axis.imshow(page if page.shape[-1] == 3 else page[..., 0], cmap="gray", interpolation="nearest")
+    axis.axis("off")
+
+
+def image_filters() -> None:
+    figure, axes = pyplot.subplots(1, 2, figsize=(7, 3.5), layout="constrained")
+    filters(axes[0], load_mnist().x_train[:1000].reshape(-1, 28, 28), 5)
+    filters(axes[1], load_cifar10().x_train[:1000].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), 5)
+    figure.savefig(FOLDER / "filters.png", dpi=110)
+
+
 def main() -> None:
     figure, axes = pyplot.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     for axis, draw in zip(axes, (robust_regression, counts, classes), strict=True):
@@ -85,6 +108,7 @@ def main() -> None:
         axis.spines[["top", "right"]].set_visible(False)
     FOLDER.mkdir(exist_ok=True)
     figure.savefig(FOLDER / "likelihoods.png", dpi=140)
+    image_filters()
 
 
 if __name__ == "__main__":

@@ -239,6 +239,14 @@ def test_spherical_kmeans_finds_the_directions_of_clusters() -> None:
     assert np.abs(directions @ found.numpy().T).max(1).min() > 0.999
 
 
+def test_many_equal_patches_share_one_filter() -> None:
+    rng = np.random.default_rng(0)
+    blank, others = np.tile(np.ones(6), (900, 1)), rng.normal(size=(100, 6))
+    found = spherical_kmeans(torch.from_numpy(np.concatenate([blank, others])), 30, seed=0)
+    alike = (found @ found.mT - 2 * torch.eye(30, dtype=torch.float64)).max(1).values
+    assert alike.max() < 1 - 1e-6
+
+
 def test_patches_and_pooling_weights() -> None:
     x = torch.arange(2 * 4 * 5 * 2.0).reshape(2, 4, 5, 2)
     np.testing.assert_array_equal(patches_of(x, 3)[1, 1, 2], x[1, 1:4, 2:5].reshape(-1))

@@ -139,9 +139,12 @@ def spherical_kmeans(patches: Tensor, count: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     centres = patches[torch.randperm(len(patches), generator=generator)[:count]]
     for _ in range(KMEANS_STEPS):
-        nearest = torch.cat([(part @ centres.mT).argmax(1) for part in patches.split(2**14)])
-        sums = torch.zeros_like(centres).index_add_(0, nearest, patches)
-        centres = torch.where(sums.norm(dim=1, keepdim=True) > 0, torch.nn.functional.normalize(sums), centres)
+        cosine, nearest = map(
+            torch.cat, zip(*((part @ centres.mT).max(1) for part in patches.split(2**14)), strict=True)
+        )
+        centres = torch.nn.functional.normalize(torch.zeros_like(centres).index_add_(0, nearest, patches))
+        empty = torch.bincount(nearest, minlength=len(centres)) == 0  # many patches are the same, such as blank ones:
+        centres[empty] = patches[cosine.argsort()[: int(empty.sum())]]  # one centre is enough, others go where none is
     return centres
 
 
