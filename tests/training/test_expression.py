@@ -98,5 +98,7 @@ def test_an_expression_of_a_table_starts_at_the_period_given_and_comes_back_from
 def test_a_classifier_takes_an_expression_too():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 2))
-    model = GPClassifier(10, kernel="rbf(x0) + linear(x1)", max_epochs=20, random_state=0).fit(x, x[:, 0] > 0)
-    assert model.score(x, x[:, 0] > 0) > 0.85
+    label = x[:, 0] + rng.normal(size=80) > 0
+    model = GPClassifier(10, kernel="rbf(x0) + linear(x1)", max_epochs=10, random_state=0).fit(x, label)
+    assert [part.columns for part in model.model_.kernel.kernels] == [[0], [1]]
+    assert model.score(x, label) > 0.6
