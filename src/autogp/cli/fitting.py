@@ -52,7 +52,7 @@ def fit_file(
     elif "class_weight" in settings:
         raise typer.BadParameter(f"there are no classes: the task is {found.task}", param_hint="--class-weight")
     else:
-        usual = {"likelihood": "negative_binomial" if found.task == "count" else "auto"}
+        usual: dict[str, Any] = {"likelihood": "negative_binomial" if found.task == "count" else "auto"}
         model = GPRegressor(**(usual | settings))
     try:
         model.fit(source, found.y)

@@ -61,6 +61,7 @@ def described_facts(estimator: "GPEstimator") -> list[tuple[str, str]]:
     model, scaler = estimator.model_, estimator.target_scaler_
     return [
         ("data", _data(estimator)),
+        *_left_out(estimator),
         ("kernel", model.kernel.describe()),
         ("importance", _importance(estimator)),
         ("likelihood", model.likelihood.describe(1.0 if scaler is None else scaler.scale)),
@@ -68,6 +69,12 @@ def described_facts(estimator: "GPEstimator") -> list[tuple[str, str]]:
         ("training", _training(estimator)),
         *_scores(estimator),
     ]
+
+
+def _left_out(estimator: "GPEstimator") -> list[tuple[str, str]]:
+    ignored = [] if estimator.encoder_ is None else list(estimator.encoder_.ignored)
+    more = ", ..." if len(ignored) > MOST_COLUMNS else ""
+    return [("left out", ", ".join(ignored[:MOST_COLUMNS]) + more)] if ignored else []
 
 
 def _data(estimator: "GPEstimator") -> str:
