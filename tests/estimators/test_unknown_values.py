@@ -29,7 +29,11 @@ def complete() -> tuple:
     random = np.random.default_rng(1)
     effects = random.normal(size=24)
     X, y, _, _ = table(random, 400, effects[:12])
-    return GPRegressor(n_inducing=100, max_epochs=60, random_state=0, verbose=False).fit(X, y), random, effects
+    return (
+        GPRegressor(n_inducing=100, likelihood="gaussian", max_epochs=60, random_state=0, verbose=False).fit(X, y),
+        random,
+        effects,
+    )
 
 
 @pytest.mark.filterwarnings("ignore:column")
@@ -56,7 +60,7 @@ def test_rows_with_gaps_in_training_do_not_raise_the_noise_of_others(tmp_path) -
     random = np.random.default_rng(2)
     effects = random.normal(size=12)
     X, y, _, _ = table(random, 500, effects, gaps=0.1)
-    model = GPRegressor(n_inducing=100, max_epochs=60, random_state=0, verbose=False).fit(X, y)
+    model = GPRegressor(n_inducing=100, likelihood="gaussian", max_epochs=60, random_state=0, verbose=False).fit(X, y)
     assert model.model_.likelihood.variance.sqrt().item() * model.target_scaler_.scale.item() == pytest.approx(
         NOISE, rel=0.1
     )
@@ -74,7 +78,9 @@ def test_a_column_that_another_one_tells_is_filled_from_it() -> None:
     a = random.normal(size=600)
     X = np.column_stack([a, a + 0.05 * random.normal(size=600)])
     y = X.sum(1) + 0.1 * random.normal(size=600)
-    model = GPRegressor(n_inducing=50, max_epochs=60, random_state=0, verbose=False).fit(X[:300], y[:300])
+    model = GPRegressor(n_inducing=50, likelihood="gaussian", max_epochs=60, random_state=0, verbose=False).fit(
+        X[:300], y[:300]
+    )
     X[300:, 1] = np.nan
     mean, std = model.predict(X[300:], return_std=True)
     assert np.sqrt(np.mean((mean - y[300:]) ** 2)) < 0.3  # 1.4 by the mean of the column
@@ -98,7 +104,7 @@ def test_nan_in_arrays_means_missing(kind: type) -> None:
     y = X[:, 0] + np.where(random.random(300) < 0.2, np.nan, X[:, 1])
     X[np.isnan(y), 1] = np.nan
     y = np.where(np.isnan(y), X[:, 0] + 3.0, y)  # rows without the second value lie higher
-    model = GPRegressor(n_inducing=50, max_epochs=60, random_state=0, verbose=False).fit(X, y)
+    model = GPRegressor(n_inducing=50, likelihood="gaussian", max_epochs=60, random_state=0, verbose=False).fit(X, y)
     assert not hasattr(model, "feature_names_in_")
     assert model.predict([[0.0, np.nan]])[0] == pytest.approx(3.0, abs=0.3)
     assert model.predict([[0.0, 0.0]])[0] == pytest.approx(0.0, abs=0.3)
