@@ -402,12 +402,14 @@ class GPEstimator(BaseEstimator):
     def _all_at_once(self, model: SparseGP, count: int, settings: Settings) -> bool:
         """Whether q is one Gaussian and a pass over all rows is affordable: then training ends when it converges.
 
-        Not for a softmax, whose ELBO converges slowly, and to worse probabilities than batches find.
+        Not where a row couples latent functions, as a softmax does: q converges slowly there, and for a softmax to
+        worse probabilities than batches find.
         """
         work = count * model.likelihood.num_latents * model.inducing_inputs.shape[-2] ** 2
         return (
             model.posterior.has_natural_form
-            and "elbo" not in model.likelihood.sampled
+            and model.likelihood.num_latents == model.likelihood.num_outputs
+            and processes().count == 1  # several share batches
             and settings.optimiser == "natural"
             and settings.plan is None
             and (self.settings is None or self.settings.batch_size is None)
