@@ -264,7 +264,9 @@ class _Run:
             self._record(self.start)
         history.stopped = history.stopped or "converged"
         steepest = np.abs(self.gradients[int(np.argmin(self.losses))]).max(initial=0.0) if self.losses else 0.0
-        ended = history.stopped == "no better score" or (history.stopped == "converged" and bool(steepest < FLAT))
+        # With Gaussian noise that is steep only where targets have no noise, and the ELBO no end.
+        flat = bool(steepest < FLAT) or self.model.likelihood.conjugate
+        ended = history.stopped == "no better score" or (history.stopped == "converged" and flat)
         history.converged = ended and self.profile.converged
         if history.stopped in ("converged", "no better score") and not history.converged and self.among.first:
             warnings.warn(NOT_CONVERGED, ConvergenceWarning, stacklevel=4)
