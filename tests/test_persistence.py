@@ -189,7 +189,9 @@ def test_the_file_of_format_2_is_read_for_ever():
     x = tensors["x"]
     for name in ("classifier", "regressor", "network"):
         for value, key in zip(modules[name].predict(x), ("mean", "variance"), strict=True):
-            torch.testing.assert_close(value, tensors[f"{name}.{key}"], rtol=1e-9, atol=1e-12)
+            # Processors round sums of float32 differently in the last digit.
+            rtol = 1e-6 if value.dtype == torch.float32 else 1e-9
+            torch.testing.assert_close(value, tensors[f"{name}.{key}"], rtol=rtol, atol=rtol / 1000)
     gram = modules["kernel"].gram(x, x)
     torch.testing.assert_close(gram, tensors["gram"], rtol=1e-12, atol=0)
     f = tensors["latent"]

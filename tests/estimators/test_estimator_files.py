@@ -370,6 +370,13 @@ def test_a_forged_estimator_is_refused_at_load(contents, tmp_path, attack):
     assert len(str(refusal.value)) < 1000
 
 
+def test_a_file_without_a_newer_parameter_gets_its_default(contents, tmp_path):
+    content, tensors = copy.deepcopy(contents["classifier"])
+    del content["description"]["parameters"]["weights"]
+    (tmp_path / "older.autogp").write_bytes(forge(content, tensors))
+    assert load_model(tmp_path / "older.autogp").weights == "counts"
+
+
 PROGRAM = """
 import resource, sys
 from pathlib import Path

@@ -34,7 +34,6 @@ __all__ = ["load_model", "save_estimator"]
 
 PACKAGES = ("autogp", "torch", "numpy", "scikit-learn")
 SCORES = ("elbo_", "loo_score_")
-NEW_PARAMETERS = {"categorical", "weights"}  # which files of older versions lack
 LABEL_KINDS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": str}
 WHOLE_COLUMNS = {"epoch", "step", "objective", "skipped"}  # of the history
 PREFIX = "parameter_"  # of modules that are arguments of the estimator
@@ -97,7 +96,7 @@ def load_model(path: str | Path, modules: Sequence[type] = ()) -> Any:
     try:
         kind = {"GPClassifier": GPClassifier, "GPRegressor": GPRegressor}[saved.description["estimator"]]
         parameters = _parameters(saved)
-        if parameters.keys() | NEW_PARAMETERS != set(kind._get_param_names()):
+        if not parameters.keys() <= set(kind._get_param_names()):  # older files lack the newest parameters
             raise ValueError("its parameters are not those of the estimator")
         estimator = kind(**parameters)
         estimator._validate_params()
