@@ -7,6 +7,7 @@ import pytest
 from autogp import GPClassifier, GPRegressor, load_model
 
 NOISE = 0.3
+pytestmark = pytest.mark.filterwarnings("ignore:training has ended before the ELBO")  # targets without noise
 
 
 def table(random: np.random.Generator, rows: int, effects: np.ndarray, gaps: float = 0.0) -> tuple:
