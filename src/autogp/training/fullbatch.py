@@ -44,7 +44,7 @@ PATIENCE = 10  # iterations without a better score
 WINDOW, SETTLED = 10, 1e-4  # evaluations, and the nats a row that they must gain together to go on
 # Nats a row that q may be away from its optimum: at first, at last, and as a share of what an evaluation has gained.
 Q_ROUGH, Q_SETTLED, Q_SHARE = 1e-4, 1e-6, 0.02
-REFUSED = 3.0  # nats a row above the best: the loss where there is none, or a larger one; line searches come back
+REFUSED = 3.0  # nats a row above the start of a line search: the loss where there is none; it comes back from there
 FARTHEST = 30.0  # from their start for logarithms: without noise in the targets they would go on for ever
 FLAT = 0.05  # nats a row and unit of a parameter: a steeper ELBO has not converged, even where no step gains
 POINTS = 64  # of the rule for several latent functions, the same for all rows: the objective has no noise
@@ -224,7 +224,7 @@ class _Run:
         self.losses: list[float] = []
         self.gradients: list[np.ndarray] = []
         self.told = 0  # how many of them it knows
-        self.iteration = 0
+        self.iteration, self.reached = 0, math.inf  # how many have ended, and the loss at the last end
         self.last: np.ndarray | None = None  # where the loss was looked at last
         self.max_iterations = settings.max_epochs or ITERATIONS
 
@@ -292,7 +292,7 @@ class _Run:
 
     def _evaluate(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         """Minus the ELBO, nats a row, and its gradient."""
-        refused = min(self.losses, default=math.inf) + REFUSED, np.zeros_like(vector)
+        refused = min([self.reached, *self.losses[:1]]) + REFUSED, np.zeros_like(vector)
         if np.abs(vector - self.start)[self.logarithms].max(initial=0.0) > FARTHEST:
             return refused
         self._put(vector)
@@ -309,7 +309,7 @@ class _Run:
         return (value, gradient) if value < refused[0] else refused
 
     def _end_iteration(self, intermediate_result: Any) -> None:
-        self.iteration += 1
+        self.iteration, self.reached = self.iteration + 1, intermediate_result.fun
         if self.iteration > len(self.history.rows):
             self._record(intermediate_result.x)
         if self.history.stopped:
