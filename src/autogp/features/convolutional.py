@@ -51,7 +51,7 @@ class Convolutional(Transformer):
         (30, 5)
     """
 
-    image_shape: Sequence[int]  # pyright: ignore[reportIncompatibleVariableOverride]
+    image_shape: Sequence[int]
     scaled_outputs = True
     learnt = ("fitted", "mean", "directions")
     mean: Tensor | None  # [D']
@@ -70,7 +70,8 @@ class Convolutional(Transformer):
         directions: Tensor | None = None,
     ):
         super().__init__()
-        self.image_shape, self.layers = image_shape, layers
+        self.image_shape = image_shape  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.layers = layers
         self.num_components, self.power, self.sigma, self.ridge = num_components, power, sigma, ridge
         self.fitted = fitted if isinstance(fitted, nn.ModuleList) else nn.ModuleList(fitted)
         self.register_buffer("mean", mean)

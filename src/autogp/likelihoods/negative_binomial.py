@@ -54,7 +54,8 @@ class NegativeBinomial(Poisson):
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         shape = self._shape(f).expand_as(f).contiguous()
-        gamma = torch._standard_gamma(shape.double(), generator).to(f.dtype) / shape  # pyright: ignore; of mean 1
+        draws = torch._standard_gamma(shape.double(), generator)  # pyright: ignore[reportPrivateImportUsage]
+        gamma = draws.to(f.dtype) / shape  # of mean 1
         return torch.poisson(self.conditional_moments(f)[0] * gamma, generator)
 
     def describe(self, unit: Tensor | float = 1.0) -> str:
