@@ -59,7 +59,7 @@ def fit_file(
         if among.first:
             model.save(out)
     except BaseException as error:
-        saved = any(folder.glob("step-*"))
+        saved = any(folder.rglob("step-*"))  # each phase has a folder of its own
         if not saved and among.first:
             shutil.rmtree(folder, ignore_errors=True)
         if type(error) is KeyboardInterrupt:  # in the middle of a step

@@ -180,7 +180,7 @@ def _header(path: Path, form: Form) -> tuple[pa.Schema, Callable[[str], Any], Fo
             start = stream.read(2 * CSV_BLOCK_BYTES)  # more than the block that is looked at, which may end in a line
         if b"\0" in start:
             raise ValueError(f"{path} {NOT_UTF_8}")
-        form = replace(form, delimiter=_delimiter(path, start))
+        form = replace(form, delimiter=_delimiter(path, start, form.decimal))
         with _open_csv(pa.BufferReader(start), form) as reader:
             first = reader.read_next_batch()
     except (pa.ArrowInvalid, OSError, StopIteration) as error:
@@ -193,9 +193,10 @@ def _header(path: Path, form: Form) -> tuple[pa.Schema, Callable[[str], Any], Fo
     raise ValueError(f"{path} {NOT_UTF_8}")
 
 
-def _delimiter(path: Path, start: bytes) -> str:
+def _delimiter(path: Path, start: bytes, decimal: str | None) -> str:
     header = re.sub(rb'"[^"]*"', b"", start).split(b"\n", 1)[0]  # names in quotes may hold any of them
-    likeliest = max(",;\t", key=lambda mark: header.count(mark.encode()))
+    marks = ";\t" if decimal == "," and re.search(rb"[;\t]", header) else ",;\t"  # commas may be within numbers
+    likeliest = max(marks, key=lambda mark: header.count(mark.encode()))
     delimiter = "\t" if path.suffix == ".tsv" else likeliest
     columns = header.count(delimiter.encode()) + 1
     if columns > MOST_COLUMNS:
