@@ -333,6 +333,8 @@ class GPEstimator(BaseEstimator):
         if at_once and settings.objective != "elbo" and settings.time_budget is not None:
             settings = replace(settings, time_budget=settings.time_budget / 2)  # of each of the two runs
         if at_once:
+            if settings.objective == "loo":
+                Feed(model, len(rows), weights, self.target_scaler_).check_loo(rows)
             folder = None if self.checkpoint is None else Path(self.checkpoint) / part / "elbo"
             first = replace(settings, objective="elbo")
             histories.append(converge(model, rows, first, **common, folder=folder, resume=folder is not None))

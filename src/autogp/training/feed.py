@@ -53,6 +53,13 @@ class Feed:
             check_targets=self.targets,
         )
 
+    def check_loo(self, source: Source) -> None:
+        """Raises InfiniteLOOError now, not hours later, for a likelihood that has no leave-one-out for any q."""
+        batch = self.read(source, np.zeros(1, np.int64))
+        mean = batch.weights.new_zeros(1, 1, self.likelihood.num_latents)
+        with torch.no_grad():
+            self.likelihood.log_expected_inverse_prob(mean, torch.full_like(mean, 1e-6), batch.y)
+
     def targets(self, y: Tensor) -> Tensor:
         """Targets as the likelihood takes them, in the precision of the model."""
         y = y.to(self.device, non_blocking=True)

@@ -131,7 +131,7 @@ class _Run:
         # that has not yet learnt its noise.
         self.scored_by_loo = objectives == {"elbo"} and validation is None and self.model.likelihood.finite_loo
         if "loo" in objectives:
-            self._check_loo(source)
+            self.feed.check_loo(source)
 
     def saved(self, resume: bool) -> Checkpoint | None:
         """The checkpoint to go on from."""
@@ -371,10 +371,3 @@ class _Run:
             skipped=state.skipped,
             predictor=lambda: self.whole.predictor(state.kept),
         )
-
-    def _check_loo(self, source: Source) -> None:
-        """Raises InfiniteLOOError now, not hours later, for a likelihood that has no leave-one-out for any q."""
-        batch = self.feed.read(source, np.zeros(1, np.int64))
-        mean = batch.weights.new_zeros(1, 1, self.model.likelihood.num_latents)
-        with torch.no_grad():
-            self.model.likelihood.log_expected_inverse_prob(mean, torch.full_like(mean, 1e-6), batch.y)
