@@ -72,7 +72,16 @@ def test_the_summary_is_a_table_of_words_and_numbers(capsys):
         ),
         (GPClassifier(5, max_epochs=2, n_components=3), y > 0, ["a mixture of 3 Gaussians"]),
         (GPRegressor(5, max_epochs=2, likelihood="student_t"), y, ["noise of scale", "degrees of freedom"]),
-        (GPRegressor(5, max_epochs=2, likelihood="poisson"), np.arange(200) % 9, ["base rate", "infinite"]),
+        (
+            GPRegressor(5, max_epochs=2, likelihood="poisson"),
+            np.arange(200) % 9,
+            ["Poisson, base rate", "leave-one-out  mean log density of a row given the others -"],
+        ),
+        (  # a mixture is scored by 1 / E[1 / p], which a Poisson likelihood does not have
+            GPRegressor(5, max_epochs=2, likelihood="poisson", n_components=2),
+            np.arange(200) % 9,
+            ["a mixture of 2 Gaussians", "leave-one-out  infinite"],
+        ),
         (
             GPRegressor(5, max_epochs=2, likelihood="network"),
             np.stack([y, y], 1),
