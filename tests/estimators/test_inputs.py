@@ -105,6 +105,7 @@ def passengers():
     return frame, np.where((frame["port"] == "Oslo") | (frame["age"] < 30), "yes", "no")
 
 
+@pytest.mark.filterwarnings("ignore:training has ended before the ELBO")  # labels without noise
 def test_frames_may_hold_text_categories_truth_values_and_gaps():
     frame, survived = passengers()
     model = classifier(n_inducing=40, max_epochs=100).fit(frame, survived)
