@@ -411,7 +411,6 @@ class GPEstimator(BaseEstimator):
         return (
             model.posterior.has_natural_form
             and model.likelihood.num_latents == model.likelihood.num_outputs
-            and processes().count == 1  # several share batches
             and settings.optimiser == "natural"
             and settings.plan is None
             and (self.settings is None or self.settings.batch_size is None)
