@@ -28,6 +28,7 @@ def write_table(path: Path, rows: int) -> None:
     path.write_text("\n".join(["a,b,answer", *lines]) + "\n")
 
 
+@pytest.mark.slow
 def test_two_processes_fit_predict_and_evaluate_as_one(tmp_path: Path) -> None:
     data = tmp_path / "rows.csv"
     write_table(data, 151)
