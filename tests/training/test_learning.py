@@ -67,6 +67,8 @@ ROADS = [
 def test_every_likelihood_learns_by_every_objective(name, objective, shared):
     problem = Problem(name)
     model = problem.model(shared)
+    if name == "probit":  # its leave-one-out is infinite where q(f) has a variance above 1
+        model.kernel.log_variance.data.fill_(math.log(0.2))
     before = held_out_score(model, problem.test)
     history = train(model, problem.source, settings(objective))
     assert history.rows[-1]["skipped"] == 0

@@ -63,7 +63,9 @@ def lattice(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     is then smooth in mean and variance even where its integrand has kinks, as |y - f| has, and derivatives of the
     integrand are not needed.
     """
-    sd = variance.sqrt()
+    # A variance of 0 becomes one of rounding: the points then are the mean itself.
+    least = torch.finfo(mean.dtype).eps * mean.detach().abs().clamp_min(1)
+    sd = variance.clamp_min(least.square()).sqrt()
     with torch.no_grad():
         step = torch.exp2(sd.log2().floor()) / 3  # between a sixth and a third of the sd
         steps = torch.arange(-LATTICE_REACH, LATTICE_REACH + 1, dtype=mean.dtype, device=mean.device)
