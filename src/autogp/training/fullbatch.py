@@ -266,9 +266,10 @@ class _Run:
         steepest = np.abs(self.gradients[int(np.argmin(self.losses))]).max(initial=0.0) if self.losses else 0.0
         # With Gaussian noise that is steep only where targets have no noise, and the ELBO no end.
         flat = bool(steepest < FLAT) or self.model.likelihood.conjugate
-        ended = history.stopped == "no better score" or (history.stopped == "converged" and flat)
-        history.converged = ended and self.profile.converged
-        if history.stopped in ("converged", "no better score") and not history.converged and self.among.first:
+        # The state that is kept for its score is one before the last, in which q need not have settled.
+        settled = history.stopped == "converged" and flat and self.profile.converged
+        history.converged = settled or history.stopped == "no better score"
+        if history.stopped == "converged" and not settled and self.among.first:
             warnings.warn(NOT_CONVERGED, ConvergenceWarning, stacklevel=4)
 
     def _loss(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
