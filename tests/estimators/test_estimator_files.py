@@ -71,9 +71,7 @@ def test_a_model_comes_back_whole(case, tmp_path):
     assert str(clone(again).get_params()) == str(model.get_params())
 
 
-@pytest.mark.filterwarnings(
-    "ignore:training has ended before"
-)  # it is broken off after 100 iterations or a kink of |y - f|
+@pytest.mark.filterwarnings("ignore:training has ended before")  # |y - f| has a kink
 def test_a_model_of_ones_own_parts_fits_predicts_and_comes_back(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 10, (150, 1))

@@ -10,8 +10,7 @@ from learnable import LIKELIHOODS, Problem, held_out_score
 from autogp import Posterior, SparseGP, elbo
 from autogp.data import ArraySource
 from autogp.kernels import RBF
-from autogp.likelihoods import InfiniteLOOError
-from autogp.likelihoods import Gaussian
+from autogp.likelihoods import Gaussian, InfiniteLOOError
 from autogp.training import Settings, train
 
 
