@@ -176,7 +176,7 @@ class Curve:
 
     def __call__(self, progress: Progress) -> None:
         epoch = progress.epoch if self.by_time else round(progress.epoch)
-        self.points = [point for point in self.points if point["epoch"] < epoch]  # those after the last checkpoint
+        self.points = [point for point in self.points if point["epoch"] < progress.epoch]  # later ones come again
         last = self.points[-1]["seconds"] if self.points else 0.0
         due = self.by_time and progress.seconds >= max(FIRST_POINT, LATER_POINTS * last)
         if not (due or progress.epoch_end):
