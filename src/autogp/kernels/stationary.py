@@ -101,7 +101,7 @@ class RationalQuadratic(Stationary):
 
     >>> import torch
     >>> RationalQuadratic(alpha=1.0).gram(torch.zeros(1, 1), torch.tensor([[2.0]])).item()  # 1 / 3
-    0.3333333432674408
+    0.33333...
     """
 
     def __init__(
