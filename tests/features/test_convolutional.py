@@ -152,7 +152,7 @@ def test_memory_does_not_grow_with_the_number_of_images() -> None:
     features = Convolutional((12, 12), [(8, 3, 2)], num_components=4)
     assert features.fit(Many()).directions is not None
     assert Many.most <= 1_000
-    assert features._chunk_rows() * 10 * 10 * 9 <= 2**19  # of the patches of a forward pass
+    assert features._chunk_rows() * 10 * 10 * 9 <= 2**20  # of the patches of a forward pass
 
 
 def test_images_that_never_vary_are_named() -> None:

@@ -22,7 +22,7 @@ SAMPLE_NUMBERS = 2**26  # 256 MiB: of patches, and of features whose principal c
 COMPONENT_ROWS = 10_000
 SAMPLE_ROWS = 500  # read at a time
 RANK_FLOOR = 1e-6  # of the largest deviation: smaller ones are rounding
-CHUNK_NUMBERS = 2**19  # of the largest array of a forward pass: it stays in a processor's cache
+CHUNK_NUMBERS = 2**20  # of the largest array of a forward pass: it stays in a processor's cache
 
 
 class Convolutional(Transformer):

@@ -69,19 +69,23 @@ class PatchLayer(FeatureMap):
         return cls(size, pool, sigma, filters, inverse_root(filters, sigma), mean, whitening)
 
     def forward(self, x: Tensor) -> Tensor:
-        patches = self.prepared(x)
+        patches = self.prepared(x).flatten(0, 1)  # [B P, D]
         norm = patches.norm(dim=-1, keepdim=True).clamp(min=SMALLEST_NORM)
-        # |x_p| exp((Z x_p / |x_p| - 1) / sigma^2), the norm as its logarithm: one pass less over the largest array
-        scale = self.sigma**-2 / norm
-        phi = torch.addcmul(norm.log() - self.sigma**-2, patches @ self.filters.mT, scale).exp_()  # [B, H', W', F]
-        return self.pooled(phi) @ self.projection
+        # |x_p| exp((Z x_p / |x_p| - 1) / sigma^2) = exp(Z (x_p / |x_p| / sigma^2) + log |x_p| - 1 / sigma^2), so that
+        # the largest array is written by the product, turned into exponentials in place, and read once by the pooling
+        towards = patches * (self.sigma**-2 / norm)
+        phi = torch.addmm(norm.log() - self.sigma**-2, towards, self.filters.mT).exp_()  # [B P, F]
+        batch, down, across = len(x), *(length - self.size + 1 for length in x.shape[1:3])
+        return self.pooled(phi.view(batch, down, across, -1)) @ self.projection
 
     def prepared(self, x: Tensor) -> Tensor:
-        """Patches as the kernel sees them, [B, H', W', size * size * C]."""
-        patches = patches_of(x, self.size)
+        """Patches as the kernel sees them, [B, P, size * size * C]."""
         if self.mean is None or self.whitening is None:
-            return patches
-        return (patches - self.mean) @ self.whitening
+            return patches_of(x, self.size).flatten(1, 2)
+        # W (patch - mean). Images have few channels: a row of one plane is longer than a row of a patch to copy
+        planes = _windows(x, self.size).permute(0, 3, 4, 5, 1, 2).flatten(1, 3).flatten(2)  # [B, D, P]
+        shift = (self.mean @ self.whitening).expand(len(x), planes.shape[2], -1)
+        return torch.baddbmm(shift, planes.mT, self.whitening.expand(len(x), -1, -1), beta=-1)
 
     def pooled(self, phi: Tensor) -> Tensor:
         """sum_p w_p phi_p around each place: w is a product of two, so first down, then across."""
@@ -97,11 +101,12 @@ def patches_of(x: Tensor, size: int) -> Tensor:
     >>> patches_of(torch.arange(9.0).reshape(1, 3, 3, 1), 2)[0, 0].tolist()
     [[0.0, 1.0, 3.0, 4.0], [1.0, 2.0, 4.0, 5.0]]
     """
-    batch, height, width, channels = x.shape
-    down, across = height - size + 1, width - size + 1
-    image, row, column, channel = x.stride()
-    shape, stride = (batch, down, across, size, size, channels), (image, row, column, row, column, channel)
-    return x.as_strided(shape, stride, x.storage_offset()).reshape(batch, down, across, -1)
+    return _windows(x, size).flatten(3)
+
+
+def _windows(x: Tensor, size: int) -> Tensor:
+    """All patches of images [B, H, W, C] as a view, [B, H - size + 1, W - size + 1, size, size, C]."""
+    return x.unfold(1, size, 1).unfold(2, size, 1).permute(0, 1, 2, 4, 5, 3)
 
 
 def pooling_weights(length: int, pool: int) -> Tensor:
