@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from autogp import Posterior
 from autogp.moments import DenseMoments, DiagonalMoments, HeldMoments, Moments, RootMoments
-from autogp.posteriors import Held, Natural, Sites
+from autogp.posteriors import Held, Natural, Sites, Unwhitened
 
 LATENTS, INDUCING, ROWS = 3, 5, 7
 
@@ -359,6 +359,33 @@ def test_holding_q_of_u_and_whitening_it_again_changes_nothing(name, groups):
     torch.testing.assert_close(found.whitened().mean, moments.mean, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(found.covariance(), moments.covariance(), rtol=1e-9, atol=1e-10)
     assert found.kl().item() == pytest.approx(moments.kl().item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("components", [1, 2])
+@pytest.mark.parametrize("diagonal", [False, True])
+@pytest.mark.parametrize("groups", [1, LATENTS])
+def test_parameters_of_q_of_u_have_the_divergence_and_marginals_of_u(groups, diagonal, components):
+    """Against formulas in the coordinates of u; an untrained posterior starts at N(0, I) over u, as in the paper."""
+    factor, inverse = prior(groups)
+    posterior, fresh = mixture(components, diagonal), Posterior(LATENTS, INDUCING, components, diagonal)
+    q = Unwhitened(posterior, factor)
+    q.load_state_dict(posterior.state_dict())
+    moments = q.moments(inverse)
+    covariance = posterior.moments().covariance()  # S_u
+    torch.testing.assert_close(factor @ moments.covariance() @ factor.mT, covariance, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close((factor @ moments.mean[..., None])[..., 0], posterior.mean, rtol=1e-9, atol=1e-10)
+    if components == 1:
+        zero = torch.zeros(INDUCING, dtype=torch.float64)
+        expected = kl_divergence(
+            MultivariateNormal(posterior.mean[0], covariance[0]), MultivariateNormal(zero, factor @ factor.mT)
+        )
+        assert moments.kl().item() == pytest.approx(expected.sum().item(), rel=1e-9)
+    started = Unwhitened(fresh, factor)
+    assert all(torch.equal(one, other) for one, other in zip(started.parameters(), fresh.parameters(), strict=True))
+    same = Unwhitened(posterior, factor).moments(inverse)  # of one that was trained: the same q
+    torch.testing.assert_close(same.mean, posterior.mean, rtol=1e-9, atol=1e-10)
+    if not diagonal:
+        torch.testing.assert_close(same.covariance(), covariance, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("groups", [1, LATENTS])

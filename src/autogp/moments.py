@@ -44,34 +44,50 @@ class Moments(ABC):
         """A' mean and diag(A' S A), both [K, Q, B], for a basis A [G, M, B] with G = 1 or Q."""
 
     def kl(self) -> Tensor:
-        """KL(q || N(0, I)): exact for one component, else the smaller of two upper bounds.
+        """KL(q || N(0, I)): exact for one component, else an upper bound by pairs of components.
 
-        The first is convexity's, sum_k pi_k KL(q_k || p). The second is the paper's: Jensen's inequality on the
-        entropy and the exact cross entropy.
+        KL(q || p) = sum_k pi_k KL(q_k || p) - I, where I, the information of v on its component, is at most log K.
+        Kolchinsky and Tracey (2017): I >= -sum_k pi_k log sum_l pi_l exp(-d_kl), with the Bhattacharyya distances
+        d_kl = (m_k - m_l)' (S_k + S_l)^-1 (m_k - m_l) / 4 + log(|(S_k + S_l) / 2| / |S_k|^1/2 |S_l|^1/2) / 2.
+        The bound is exact where components are equal and where they are far apart.
         """
         weights = self.log_weights.exp()
         size = self.mean.shape[-1]
-        # E_k[-2 log p(v)] without its constant, [K, Q]
-        cross = self._trace() + self.mean.square().sum(-1)
-        convexity = 0.5 * (weights * (cross - size - self.log_det).sum(-1)).sum()
+        separate = 0.5 * (weights * (self._cross() - size - self.log_det).sum(-1)).sum()
         if len(weights) == 1:
-            return convexity
-        cross_entropy = 0.5 * (weights * (cross + size * math.log(2 * math.pi)).sum(-1)).sum()
-        overlap = torch.logsumexp(self.log_weights + self._log_overlaps(), -1)  # [K]
-        return torch.minimum(convexity, (weights * overlap).sum() + cross_entropy)
+            return separate
+        mahalanobis, log_det = self._pairs()
+        log_dets = 0.5 * (self.log_det[:, None] + self.log_det[None])  # log |S_k|^1/2 |S_l|^1/2
+        distance = (0.25 * mahalanobis + 0.5 * (log_det - size * math.log(2) - log_dets)).sum(-1)  # [K, K]
+        return separate + (weights * torch.logsumexp(self.log_weights - distance, -1)).sum()
+
+    def jensen_kl(self) -> Tensor:
+        """The paper's bound: Jensen's inequality on the entropy, and the exact cross entropy.
+
+        sum_k pi_k log sum_l pi_l N(m_k; m_l, S_k + S_l) - sum_k pi_k E_k[log p(v)]. Where components are far apart, or
+        there is one, it is (1 - log 2) / 2 above the divergence for each number in v.
+        """
+        weights, constant = self.log_weights.exp(), self.mean.shape[-1] * math.log(2 * math.pi)
+        mahalanobis, log_det = self._pairs()
+        cross_entropy = 0.5 * (weights * (self._cross() + constant).sum(-1)).sum()
+        overlaps = -0.5 * (mahalanobis + log_det + constant).sum(-1)  # [K, K]
+        return (weights * torch.logsumexp(self.log_weights + overlaps, -1)).sum() + cross_entropy
+
+    def _cross(self) -> Tensor:
+        """E_k[-2 log p(v)] without its constant, [K, Q]."""
+        return self._trace() + self.mean.square().sum(-1)
 
     def _trace(self) -> Tensor:
         """tr S, [K, Q]."""
         return torch.diagonal(self.covariance(), dim1=-2, dim2=-1).sum(-1)
 
-    def _log_overlaps(self) -> Tensor:
-        """log N(m_k; m_l, S_k + S_l), summed over the latents, [K, K]."""
+    def _pairs(self) -> tuple[Tensor, Tensor]:
+        """(m_k - m_l)' (S_k + S_l)^-1 (m_k - m_l) and log |S_k + S_l|, [K, K, Q]."""
         difference = self.mean[:, None] - self.mean[None]  # [K, K, Q, M]
         covariance = self.covariance()
         factor = torch.linalg.cholesky(covariance[:, None] + covariance[None])
         solved = torch.linalg.solve_triangular(factor, difference[..., None], upper=False)
-        mahalanobis = solved.square().sum((-2, -1))
-        return -0.5 * (mahalanobis + log_determinant(factor) + difference.shape[-1] * math.log(2 * math.pi)).sum(-1)
+        return solved.square().sum((-2, -1)), log_determinant(factor)
 
 
 @dataclass(frozen=True)
@@ -108,10 +124,10 @@ class DiagonalMoments(Moments):
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         return _weigh(self.mean, basis), _weigh(self.variance, basis.square())
 
-    def _log_overlaps(self) -> Tensor:
+    def _pairs(self) -> tuple[Tensor, Tensor]:
         difference = self.mean[:, None] - self.mean[None]
         total = self.variance[:, None] + self.variance[None]
-        return -0.5 * (difference.square() / total + (2 * math.pi * total).log()).sum((-2, -1))
+        return (difference.square() / total).sum(-1), total.log().sum(-1)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Approximate posteriors over the whitened inducing values v = L^-1 u, whose prior is N(0, I).
 
-`Posterior` is the module that a model owns: ordinary parameters, which any optimiser of PyTorch can learn. `Natural`
-and `Held` are values that training passes in its place. All three have `moments(prior_inverse)`, which is what a step
+`Posterior` is the module that a model owns: ordinary parameters, which any optimiser of PyTorch can learn. `Natural`,
+`Held` and `Unwhitened` are what training passes in its place. All have `moments(prior_inverse)`, which is what a step
 or a prediction asks of q.
 """
 
@@ -23,7 +23,7 @@ from autogp.moments import (
     log_determinant,
 )
 
-__all__ = ["LARGE", "Held", "Natural", "Posterior", "Sites", "Variational"]
+__all__ = ["LARGE", "Held", "Natural", "Posterior", "Sites", "Unwhitened", "Variational"]
 
 LARGE = 700  # inducing inputs from which a step is quicker without the inverse of the precision
 PROBES = 16
@@ -100,6 +100,35 @@ class Posterior(nn.Module):
         self.mean.copy_(mean)
         self.log_scale.copy_(torch.diagonal(root, dim1=-2, dim2=-1).log())
         self.upper.copy_(root.triu(1))
+
+
+class Unwhitened(Posterior):
+    """The same parameters for q(u), u = L v, as the paper has them: q(v) follows as L moves.
+
+    It starts at N(0, I), as in the paper, where the posterior has its first covariance, I; else at the posterior's q.
+    """
+
+    def __init__(self, posterior: Posterior, prior_factor: Tensor):
+        components, latents, size = posterior.mean.shape
+        super().__init__(latents, size, components, diagonal=posterior.upper is None)
+        self.to(posterior.mean.device).load_state_dict(posterior.state_dict())
+        if any(part is not None and part.any() for part in (posterior.log_scale, posterior.upper)):
+            moments = posterior.moments()
+            self.set_whitened(moments.mean, moments.covariance(), prior_factor)
+
+    def moments(self, prior_inverse: Tensor | None = None) -> Moments:
+        """Of v = L^-1 u."""
+        assert prior_inverse is not None
+        root = torch.diag_embed(self.log_scale.exp())
+        root = prior_inverse @ (root if self.upper is None else root + self.upper.triu(1))
+        mean = (prior_inverse @ self.mean[..., None]).squeeze(-1)
+        log_det = 2 * self.log_scale.sum(-1) + log_determinant(prior_inverse)
+        return RootMoments(torch.log_softmax(self.logits, 0), mean, log_det, root)
+
+    @torch.no_grad()
+    def set_whitened(self, mean: Tensor, covariance: Tensor, prior_factor: Tensor) -> None:
+        """From the moments of v: L m and L S L'."""
+        self.set_moments((prior_factor @ mean[..., None]).squeeze(-1), prior_factor @ covariance @ prior_factor.mT)
 
 
 class Sites(NamedTuple):

@@ -204,12 +204,20 @@ def test_the_paper_trains_by_rmsprop_in_turns(components, monkeypatch):
     settings = Settings.paper(
         objective="loo", max_epochs=24, loo_cycle=6, batch_size=65, samples=10, learning_rate=0.02
     )
-    assert (settings.optimiser, settings.decay) == ("rmsprop", False)
-    look = [lambda progress: seen.append(model.posterior.mean.detach().clone()) if progress.epoch_end else None]
+    state_of = vars(loop)["RunState"]
+
+    def kept(*arguments):
+        seen.append(state_of(*arguments))
+        return seen[0]
+
+    monkeypatch.setattr(loop, "RunState", kept)
+    means = []
+    look = [lambda progress: means.append(seen[0].over_u.mean.detach().clone()) if progress.epoch_end else None]
     history = train(model, problem.source, settings, callbacks=look)
     assert [row["objective"] for row in history.rows] == (["elbo"] * 6 + ["loo"] * 6) * 2
-    assert not torch.equal(seen[0], seen[5])  # by ordinary gradients
-    assert all(torch.equal(held, seen[5]) for held in seen[6:12])
+    assert not torch.equal(means[0], means[5])  # by ordinary gradients
+    assert all(torch.equal(held, means[5]) for held in means[6:12])  # q(u) stays, though the kernel moves
+    assert seen[0].optimisers[True].state is seen[0].optimisers[False].state  # one average of squares for each number
     assert [row["learning_rate"] for row in history.rows] == ([0.02] * 6 + [0.003] * 6) * 2
     assert held_out_score(model, problem.test) > before + 0.3
 
@@ -218,6 +226,12 @@ def test_the_papers_own_numbers():
     settings = Settings.paper()
     assert (settings.learning_rate, settings.held_learning_rate) == (0.003, 0.003)
     assert (settings.batch_size, settings.samples, settings.loo_cycle) == (1000, 100, 100)
+    assert (settings.optimiser, settings.decay, settings.whiten, settings.monte_carlo) == (
+        "rmsprop",
+        False,
+        False,
+        True,
+    )
     assert [phase.epochs for phase in Settings.paper(objective="loo").phases(7)] == [100, 100]
 
 

@@ -39,7 +39,7 @@ EXPERIMENT = Experiment(
                 "likelihood": "network",
                 "share_kernel": False,
                 "start": Start(lengthscale=10.0, latents=False),
-                "settings": Settings.paper(max_epochs=100, monte_carlo=True),
+                "settings": Settings.paper(max_epochs=100),
             },
             samples=(10, 100, 1000),
         ),

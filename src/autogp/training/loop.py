@@ -260,7 +260,13 @@ class _Run:
             if natural is not None:
                 return natural_statistics(self.model, batch, phase.objective, parameters, natural, scored)
             return gradient_statistics(
-                self.model, batch, phase.objective, parameters, self.state.held, phase.prior, scored
+                self.model,
+                batch,
+                phase.objective,
+                parameters,
+                self.state.held or self.state.over_u,
+                phase.prior,
+                scored,
             )
         except FAILURES as error:
             return error

@@ -1,19 +1,21 @@
-"""Adam and RMSProp by PyTorch's own functions: its classes would load a compiler first, which takes two seconds."""
+"""Adam by PyTorch's own function, since its class would load a compiler first, and TensorFlow's RMSProp."""
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
-from torch.optim.rmsprop import rmsprop
 
 __all__ = ["Adam", "Optimiser", "RMSProp"]
+
+DECAY, EPSILON = 0.9, 1e-10  # of RMSProp
 
 
 class Optimiser:
     """What is remembered of each parameter's gradients, `state`, and the step that follows from them."""
 
-    averages: tuple[str, ...]  # of gradients, by their names
+    averages: ClassVar[dict[str, float]]  # of gradients, by their names: what they start at
 
     def __init__(self, parameters: Iterable[nn.Parameter]):
         self.parameters = list(parameters)
@@ -30,7 +32,9 @@ class Optimiser:
         for number, parameter in enumerate(self.parameters):
             if number not in self.state:
                 steps = torch.zeros((), dtype=torch.float32, device=parameter.device)
-                self.state[number] = {"step": steps} | {name: torch.zeros_like(parameter) for name in self.averages}
+                self.state[number] = {"step": steps} | {
+                    name: torch.full_like(parameter, start) for name, start in self.averages.items()
+                }
         for rate in dict.fromkeys(rates):
             alike = [number for number, own in enumerate(rates) if own == rate]
             if rate > 0 and alike:
@@ -48,7 +52,7 @@ class Optimiser:
 
 
 class Adam(Optimiser):
-    averages = ("exp_avg", "exp_avg_sq")
+    averages: ClassVar[dict[str, float]] = {"exp_avg": 0.0, "exp_avg_sq": 0.0}
 
     def _move(
         self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: float
@@ -72,22 +76,16 @@ class Adam(Optimiser):
 
 
 class RMSProp(Optimiser):
-    averages = ("square_avg",)
+    """TensorFlow's, which the paper used: m <- 0.9 m + 0.1 g^2 from m = 1, and x <- x - rate g / sqrt(m + 1e-10)."""
+
+    averages: ClassVar[dict[str, float]] = {"square_avg": 1.0}
 
     def _move(
         self, parameters: list[Tensor], gradients: list[Tensor], state: dict[str, list[Tensor]], learning_rate: float
     ) -> None:
-        rmsprop(
-            parameters,
-            gradients,
-            state["square_avg"],
-            [],
-            [],
-            state["step"],
-            lr=learning_rate,
-            alpha=0.9,
-            eps=1e-8,
-            weight_decay=0.0,
-            momentum=0.0,
-            centered=False,
-        )
+        for parameter, gradient, square, step in zip(
+            parameters, gradients, state["square_avg"], state["step"], strict=True
+        ):
+            step.add_(1)
+            square.mul_(DECAY).addcmul_(gradient, gradient, value=1 - DECAY)
+            parameter.addcdiv_(gradient, (square + EPSILON).sqrt(), value=-learning_rate)

@@ -97,6 +97,7 @@ class Settings:
     samples: int = 10  # Monte Carlo samples per row, where a likelihood needs them
     monte_carlo: bool = False  # by samples also where there are closed forms, as in the paper
     optimiser: str = "natural"  # or "rmsprop": ordinary gradients on everything
+    whiten: bool = True  # ordinary gradients are by q(v), v = L^-1 u; else by q(u), as in the paper
     learning_rate: float = LEARNING_RATE  # of kernel, inducing inputs, likelihood and features
     kernel_rate: float = 1.0  # what the kernel takes of it, and of `held_learning_rate`
     natural_rates: tuple[float, float] = (0.1, 0.01)  # of the natural gradients: at the start, at the end
@@ -122,6 +123,10 @@ class Settings:
         for name, value in vars(self).items():  # NumPy's numbers cannot be kept as JSON
             if isinstance(value, Real) and not isinstance(value, bool):
                 object.__setattr__(self, name, int(value) if isinstance(value, Integral) else float(value))
+        if not (self.whiten or self.optimiser == "rmsprop"):
+            raise ValueError("whiten=False is for ordinary gradients on everything: set optimiser='rmsprop'")
+        if self.held_prior and not self.whiten:
+            raise ValueError("held_prior needs whiten=True")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must lie between 0 and 2^31 - 1, got {self.seed!r}")
         for name in ("samples", "learning_rate", "kernel_rate", "held_learning_rate", "checkpoint_seconds"):
@@ -143,11 +148,14 @@ class Settings:
 
     @classmethod
     def paper(cls, **changes) -> "Settings":
-        """RMSProp at 0.003 on everything, batches of 1000, 100 samples, objectives in turns of 100 epochs."""
+        """RMSProp at 0.003 on everything, by the parameters of q(u), batches of 1000, every expectation by 100 samples,
+        objectives in turns of 100 epochs; docs/experiments.md says what differs from the paper."""
         recipe = cls(
             optimiser="rmsprop",
+            whiten=False,
             batch_size=1000,
             samples=100,
+            monte_carlo=True,
             learning_rate=0.003,
             held_learning_rate=0.003,
             loo_cycle=100,

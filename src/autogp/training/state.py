@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from autogp.model import SparseGP
 from autogp.moments import HeldMoments
-from autogp.posteriors import Held, Natural, Variational
+from autogp.posteriors import Held, Natural, Unwhitened, Variational
 from autogp.training.checkpoint import Checkpoint
 from autogp.training.optimisers import Adam, Optimiser, RMSProp
 from autogp.training.schedule import OBJECTIVES, Phase, Settings
@@ -66,8 +66,8 @@ class History:
 class RunState:
     """Model, q, optimisers, counters and history; everything that a checkpoint must hold is in `tensors` and `plain`.
 
-    q is a value beside the model: in natural form where natural gradients move it, and over u while it is held. Else it
-    is the model's own posterior, which gets the value at the end of the run.
+    q is a value beside the model: in natural form where natural gradients move it, over u while it is held, or always
+    over u (`whiten=False`). Else it is the model's own posterior, which gets the value at the end of the run.
     """
 
     def __init__(self, model: SparseGP, settings: Settings):
@@ -75,12 +75,13 @@ class RunState:
         use_natural = settings.optimiser == "natural" and model.posterior.has_natural_form
         self.natural = Natural.of(model.posterior) if use_natural else None
         self.held: Held | None = None
+        self.over_u = None if settings.whiten else Unwhitened(model.posterior, _prior_factor(model))
         parts: dict[str, list[nn.Parameter]] = {
             "kernel": list(model.kernel.parameters()),
             "likelihood": list(model.likelihood.parameters()),
             "inducing_inputs": [model.inducing_inputs],
             "features": [] if model.features is None else list(model.features.parameters()),
-            "posterior": [] if use_natural else list(model.posterior.parameters()),
+            "posterior": [] if use_natural else list((self.over_u or model.posterior).parameters()),
         }
         learnt = [(part, each) for part, own in parts.items() for each in own if each.requires_grad]
         kind = RMSProp if settings.optimiser == "rmsprop" else Adam
@@ -90,6 +91,7 @@ class RunState:
             chosen = [(part, each) for part, each in learnt if not (hold and part == "posterior")]
             self.parts[hold] = [part for part, _ in chosen]
             self.optimisers[hold] = kind(each for _, each in chosen)
+        self._share_averages()
         self.step = 0
         self.seconds = 0.0
         self.skipped = self.skipped_in_a_row = self.rollbacks = 0
@@ -102,7 +104,7 @@ class RunState:
     @property
     def q(self) -> Variational:
         """Where q is now."""
-        return self.held or self.natural or self.model.posterior
+        return self.held or self.natural or self.over_u or self.model.posterior
 
     @property
     def kept(self) -> Variational:
@@ -121,6 +123,8 @@ class RunState:
     @torch.no_grad()
     def hold(self, wanted: bool) -> None:
         """Holds q(u) as it is now, or lets it go on from what was learnt while it was held."""
+        if self.over_u is not None:
+            return  # it stays where it is unless its own parameters move
         if wanted and self.held is None:
             prepared = self.model.prepare(self.q)
             self.held = Held.of(prepared.moments, prepared.factor)
@@ -132,6 +136,8 @@ class RunState:
         """Puts q at N(mean, covariance), [K, Q, M] and [K, Q, M, M]."""
         if self.natural is not None:
             self.natural = Natural.of_moments(mean, covariance)
+        elif self.over_u is not None:
+            self.over_u.set_whitened(mean, covariance, _prior_factor(self.model))
         else:
             self.model.posterior.set_moments(mean, covariance)
 
@@ -141,6 +147,10 @@ class RunState:
         self.load(self.best)
         if self.held is not None:
             self.model.posterior.set_moments(*self._whitened(self.held))
+        elif self.over_u is not None:
+            moments = self.model.prepare(self.over_u).moments
+            self.model.posterior.set_moments(moments.mean, moments.covariance())
+            self.model.posterior.logits.copy_(self.over_u.logits)
         elif self.natural is not None and not _equal(vars(self.natural), vars(Natural.of(self.model.posterior))):
             self.model.posterior.set_natural(self.natural)  # else it would change by rounding
 
@@ -164,6 +174,8 @@ class RunState:
             found |= {f"held.{name}": tensor for name, tensor in vars(self.held).items()}
         elif self.natural is not None:
             found |= {f"natural.{name}": tensor.clone() for name, tensor in vars(self.natural).items()}
+        elif self.over_u is not None:
+            found |= {f"over_u.{name}": tensor.detach().clone() for name, tensor in self.over_u.state_dict().items()}
         return found
 
     def load(self, snapshot: Snapshot) -> None:
@@ -172,6 +184,8 @@ class RunState:
         self.held = Held(**groups["held"]) if "held" in groups else None
         if "natural" in groups:
             self.natural = Natural(**{name: tensor.clone() for name, tensor in groups["natural"].items()})
+        if self.over_u is not None:
+            self.over_u.load_state_dict(groups["over_u"])
 
     def go_back(self) -> None:
         """To the last good state, with half the step size."""
@@ -195,8 +209,8 @@ class RunState:
         if self.untried is not None:
             groups["untried"] = self.untried
         for hold, optimiser in self.optimisers.items():
-            for number, values in optimiser.state.items():
-                groups[f"optimiser.{int(hold)}.{number}"] = values
+            if not hold or optimiser.state is not self.optimisers[False].state:
+                groups |= {f"optimiser.{int(hold)}.{number}": values for number, values in optimiser.state.items()}
         groups["history"] = self.history.tensors()
         return {
             f"{group}/{name}": tensor.detach().cpu()
@@ -221,10 +235,21 @@ class RunState:
         for hold, optimiser in self.optimisers.items():
             names = {number: f"optimiser.{int(hold)}.{number}" for number in range(len(optimiser.parameters))}
             optimiser.state = {number: groups[name] for number, name in names.items() if name in groups}
+        self._share_averages()
+
+    def _share_averages(self) -> None:
+        """RMSProp has one average for each parameter, whatever the phase, as in the paper; those of q come last."""
+        if isinstance(self.optimisers[True], RMSProp):
+            self.optimisers[True].state = self.optimisers[False].state
 
     def rates(self, phase: Phase, share: float) -> list[float]:
         """The learning rate of each parameter of the phase's optimiser."""
         return [self.step_scale * share * phase.rate(part) for part in self.parts[phase.hold]]
+
+
+@torch.no_grad()
+def _prior_factor(model: SparseGP) -> Tensor:
+    return model.prepare().factor
 
 
 def grouped(tensors: dict[str, Tensor], separator: str) -> dict[str, dict[str, Tensor]]:

@@ -16,7 +16,7 @@ from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.linalg import NotPositiveDefiniteError
 from autogp.model import Marginals, SparseGP, condition
 from autogp.objectives import ROWS, expected_log_prob, log_leave_one_out
-from autogp.posteriors import LARGE, Held, Natural, Sites
+from autogp.posteriors import LARGE, Held, Natural, Sites, Unwhitened
 from autogp.training.optimisers import Optimiser
 
 __all__ = ["FAILURES", "Batch", "NonFiniteError", "Statistics", "apply", "draw", "gradient_statistics", "gradients_of",
@@ -117,14 +117,15 @@ def gradient_statistics(
     batch: Batch,
     objective: str,
     parameters: Sequence[nn.Parameter],
-    q: Held | None = None,
+    q: Held | Unwhitened | None = None,
     prior_share: float = 0.0,
     scored: bool = False,
 ) -> Statistics:
     """For a step by ordinary gradients: of the objective, and for the posterior's own parameters of the ELBO.
 
-    For mixtures and diagonal posteriors, for the paper's own settings, and with `q` for phases that hold q(u); in these
-    the objective that is followed, but not the value, grows by `prior_share` times E_q[log p(u)].
+    For mixtures and diagonal posteriors, for the paper's own settings, and with `q` for phases that hold q(u) or where
+    its parameters are those of q(u). Where it is held the objective that is followed, but not the value, grows by
+    `prior_share` times E_q[log p(u)].
     """
     likelihood = model.likelihood
     prepared = model.prepare(q)
@@ -132,14 +133,15 @@ def gradient_statistics(
     marginals = model.marginals(model.embed(batch.x), prepared)
     rows = ROWS[objective](likelihood, marginals, batch.y, _noise(likelihood, batch, objective))
     value = (batch.weights * rows).sum()
-    own = {id(parameter) for parameter in model.posterior.parameters()}
+    posterior = q if isinstance(q, nn.Module) else model.posterior
+    own = {id(parameter) for parameter in posterior.parameters()}
     learnt = [number for number, parameter in enumerate(parameters) if id(parameter) in own]
     prior, prior_gradients = moments.mean.new_zeros(()), None
     if learnt or objective == "elbo":
         kl = moments.kl()
         prior_gradients = gradients_of(kl, parameters, retain=True)
         prior = -kl.detach() if objective == "elbo" else prior
-    elif q is not None and prior_share:
+    elif isinstance(q, Held) and prior_share:
         log_prior = q.moments(prepared.inverse).log_prior(prepared.gram)
         prior_gradients = gradients_of(-prior_share * log_prior, parameters, retain=True)
     follows_elbo = bool(learnt) and objective != "elbo"  # q does, the others do not
