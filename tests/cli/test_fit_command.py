@@ -76,6 +76,29 @@ def test_task_may_be_said(run_json: RunJson, tmp_path: Path) -> None:
         assert (found["task"], found["likelihood"], found["notes"]) == (task, likelihood, [])
 
 
+def test_several_targets_of_zeros_and_ones_are_labels(run_json: RunJson, run: Run, tmp_path: Path) -> None:
+    a = RNG.normal(size=60)
+    data = table(tmp_path / "data.csv", a=a, up=(a > 0).astype(int), far=(abs(a) > 1).astype(int))
+    found = run_json("fit", data, "-t", "up", "-t", "far", "-o", tmp_path / "m.autogp", *QUICK)
+    assert (found["task"], found["likelihood"], found["notes"]) == (
+        "classification",
+        "Bernoulli",
+        ["the targets hold 0 and 1; else say --task regression"],
+    )
+    run("predict", tmp_path / "m.autogp", data, "--out", tmp_path / "p.csv")
+    assert pd.read_csv(tmp_path / "p.csv").columns.tolist() == ["p_up", "p_far"]
+    scores = run_json("evaluate", tmp_path / "m.autogp", data)
+    assert scores["error"] < 0.2
+    assert scores["nlp"] < np.log(2)
+
+
+def test_ordered_classes_by_name(run_json: RunJson, tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv", a=RNG.normal(size=60), y=RNG.integers(1, 5, 60))
+    found = run_json("fit", data, "-t", "y", "-o", tmp_path / "m.autogp", "--likelihood", "ordinal", *QUICK)
+    assert (found["likelihood"], found["classes"]) == ("Ordinal", [1, 2, 3, 4])
+    assert run_json("evaluate", tmp_path / "m.autogp", data)["nlp"] < 2
+
+
 def test_settings_reach_the_estimator(run: Run, tmp_path: Path) -> None:
     data = table(tmp_path / "data.csv", a=RNG.normal(size=60), b=RNG.normal(size=60), y=RNG.normal(size=60))
     options = ["--inducing", 7, "--kernel", "matern32", "--objective", "predictive"]
@@ -189,7 +212,7 @@ def test_targets_that_do_not_suit_the_task_are_refused(error: Callable[..., str]
     data = table(tmp_path / "data.csv", a=[1, 2, 3], text=["u", "v", "u"], half=[1, 2.5, 3], low=[1, -2, 3])
     out = ["-o", tmp_path / "m.autogp"]
     assert "holds text, such as 'u': --task count" in error("fit", data, "-t", "text", "--task", "count", *out)
-    assert "needs one of labels" in error("fit", data, "-t", "half", "--task", "classification", *out)
+    assert "classification needs labels" in error("fit", data, "-t", "half", "--task", "classification", *out)
     assert "holds 2.5 in row 2" in error("fit", data, "-t", "half", "--task", "count", *out)
     assert "holds -2 in row 2" in error("fit", data, "-t", "low", "--task", "count", *out)
     np.savez(tmp_path / "x.npz", x=np.eye(3))

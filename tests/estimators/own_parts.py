@@ -38,7 +38,7 @@ class Laplace(Likelihood):
         return f, 2 * self.log_scale.exp().to(f.dtype).square().expand_as(f)
 
 
-class Ordinal(Likelihood):
+class Grades(Likelihood):
     """Three classes in order, between two thresholds on one function."""
 
     num_classes = 3

@@ -35,13 +35,15 @@ def test_auto_finds_the_likelihood_that_made_the_targets(inputs, kind: str) -> N
 def test_every_likelihood_by_name_trains_predicts_and_comes_back_from_its_file(inputs, name: str, tmp_path) -> None:
     rng, x, f = inputs
     y = rng.poisson(np.exp(f)) + (0.0 if name in ("poisson", "negative_binomial") else 0.5)
+    if name == "beta":
+        y = 1 / (1 + np.exp(-f - 0.2 * rng.normal(size=len(f))))
     model = fitted(x, y, likelihood=name, max_epochs=20)
     mean, std, quantiles = model.predict(x[:5], return_std=True, quantiles=[0.05, 0.5, 0.95])
     assert (std > 0).all()
     assert (np.diff(quantiles) >= 0).all()
     assert np.isfinite(model.log_density(x[:5], y[:5])).all()
     assert model.sample_y(x[:5], n_samples=3).shape == (5, 3)
-    if name in ("box_cox", "poisson", "negative_binomial"):
+    if name in ("box_cox", "beta", "poisson", "negative_binomial"):
         assert (quantiles >= 0).all()
     model.save(tmp_path / "model.autogp")
     assert np.array_equal(load_model(tmp_path / "model.autogp").predict(x[:5]), mean)
@@ -50,3 +52,8 @@ def test_every_likelihood_by_name_trains_predicts_and_comes_back_from_its_file(i
 def test_box_cox_by_name_names_the_row_that_is_not_positive() -> None:
     with pytest.raises(ValueError, match="y is -1 in row 2"):
         fitted(np.arange(4.0)[:, None], np.array([1.0, 2.0, -1.0, 3.0]), likelihood="box_cox")
+
+
+def test_beta_by_name_names_the_row_that_is_no_share() -> None:
+    with pytest.raises(ValueError, match="y is 1 in row 3"):
+        fitted(np.arange(4.0)[:, None], np.array([0.1, 0.2, 0.5, 1.0]), likelihood="beta")

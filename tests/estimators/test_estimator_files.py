@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from model_files import forge
-from own_parts import Laplace, Ordinal, Wave
+from own_parts import Laplace, Grades, Wave
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from torch import nn
@@ -100,11 +100,11 @@ def test_a_classifier_takes_a_likelihood_of_ones_own(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.uniform(-3, 3, (200, 1))
     grade = np.array(["a low", "b middle", "c high"])[np.digitize(x[:, 0] + 0.5 * rng.normal(size=200), [-1, 1])]
-    model = GPClassifier(8, likelihood=Ordinal(), max_epochs=20, random_state=0).fit(x, grade)
+    model = GPClassifier(8, likelihood=Grades(), max_epochs=20, random_state=0).fit(x, grade)
     assert model.score(x, grade) > 0.75
     assert model.predict_proba(x).sum(1) == pytest.approx(1)
     model.save(tmp_path / "model.autogp")
-    again = load_model(tmp_path / "model.autogp", modules=[Ordinal])
+    again = load_model(tmp_path / "model.autogp", modules=[Grades])
     assert (again.predict_proba(x) == model.predict_proba(x)).all()
 
 

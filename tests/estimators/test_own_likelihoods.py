@@ -12,7 +12,7 @@ from autogp.parameters import positive_parameter
 from autogp.report import write_report
 
 
-class Ordinal(Likelihood):
+class Grades(Likelihood):
     """p(y <= c | f) = sigmoid(cut_c - f) for classes in order; the distances between the cut points are learnt."""
 
     def __init__(self, num_classes):
@@ -59,7 +59,7 @@ def grades():
     X = rng.uniform(-3, 3, (400, 2))
     height = 3 * np.sin(X[:, 0]) + rng.logistic(scale=0.3, size=400)
     y = GRADES[np.digitize(height, [-2, -1, 2])]
-    model = GPClassifier(15, likelihood=Ordinal(4), max_epochs=150, random_state=0).fit(X[:300], y[:300])
+    model = GPClassifier(15, likelihood=Grades(4), max_epochs=150, random_state=0).fit(X[:300], y[:300])
     return model, X[300:], y[300:]
 
 
@@ -108,12 +108,12 @@ def test_families_that_are_not_affine_are_left_in_the_units_of_the_targets():
 def test_they_come_back_from_a_file_with_a_summary_and_a_report(name, request, tmp_path, capsys):
     model, X, y = request.getfixturevalue(name)
     model.save(tmp_path / "model.autogp")
-    again = load_model(tmp_path / "model.autogp", modules=[Ordinal, Laplace])
+    again = load_model(tmp_path / "model.autogp", modules=[Grades, Laplace])
     assert (again.log_density(X, y) == model.log_density(X, y)).all()
     assert (again.predict(X) == model.predict(X)).all()
     again.summary()
     shown = capsys.readouterr().out
-    assert ("Ordinal, step " if name == "grades" else "Laplace, scale ") in shown
+    assert ("Grades, step " if name == "grades" else "Laplace, scale ") in shown
     assert ("(of scaled targets)" in shown) == (name == "prices")
     write_report(tmp_path / "report.html", again, X, y)
     page = (tmp_path / "report.html").read_text()
@@ -121,15 +121,15 @@ def test_they_come_back_from_a_file_with_a_summary_and_a_report(name, request, t
 
 
 def test_labels_are_checked_without_a_line_by_the_user():
-    assert Ordinal(4).check_targets(torch.tensor([0.0, 3.0])).tolist() == [0, 3]
+    assert Grades(4).check_targets(torch.tensor([0.0, 3.0])).tolist() == [0, 3]
     with pytest.raises(ValueError, match="integer labels from 0 to 3, got 4 at row 1"):
-        Ordinal(4).check_targets(torch.tensor([0, 4]))
+        Grades(4).check_targets(torch.tensor([0, 4]))
 
 
 def test_a_likelihood_for_other_classes_or_outputs_is_refused():
     X = np.linspace(0, 1, 20)[:, None]
-    with pytest.raises(ValueError, match="y has 3 classes, but the likelihood Ordinal has num_classes=4"):
-        GPClassifier(likelihood=Ordinal(4)).fit(X, np.arange(20) % 3)
+    with pytest.raises(ValueError, match="y has 3 classes, but the likelihood Grades has num_classes=4"):
+        GPClassifier(likelihood=Grades(4)).fit(X, np.arange(20) % 3)
     with pytest.raises(ValueError, match="y has 2 classes, but the likelihood Laplace has num_classes=None"):
         GPClassifier(likelihood=Laplace()).fit(X, np.arange(20) % 2)
     with pytest.raises(ValueError, match="y has 2 outputs, but the likelihood Laplace has num_outputs=1"):

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from autogp.likelihoods import (
     Bernoulli,
+    Beta,
     BoxCox,
     Gaussian,
     Heteroscedastic,
     Likelihood,
     NegativeBinomial,
     Network,
+    Ordinal,
     Poisson,
     Softmax,
     StudentT,
@@ -29,6 +31,8 @@ SCALES = (0.2, 1.5)
 DF = 4.5
 POWERS, UNITS, SPREADS = (0.4, 1.3), (2.0, 0.5), (0.7, 1.2)
 DISPERSIONS = (0.3, 2.5)
+ODDS, CONCENTRATIONS = (0.5, 3.0), (4.0, 30.0)
+FIRST_CUT, GAPS, ORDER = -0.4, (0.9, 0.3), (2, 0, 3, 1)
 ELEMENTWISE = (
     "gaussian",
     "logit",
@@ -38,8 +42,9 @@ ELEMENTWISE = (
     "box-cox",
     "negative-binomial",
     "heteroscedastic",
+    "beta",
 )
-KINDS = (*ELEMENTWISE, "softmax", "network")
+KINDS = (*ELEMENTWISE, "softmax", "ordinal", "network")
 INFINITE_LOO = ("poisson", "network", "heteroscedastic")
 
 
@@ -85,6 +90,14 @@ def make(kind: str, dtype: torch.dtype = torch.float64, rows: int = ROWS) -> Cas
             ),
         ),
         "heteroscedastic": (Heteroscedastic(2, variance=number(VARIANCES[:2])), normal(rows, 2, generator=others)),
+        "beta": (
+            Beta(2, odds=number(ODDS), concentration=number(CONCENTRATIONS)),
+            normal(rows, 2, generator=others).sigmoid(),
+        ),
+        "ordinal": (
+            Ordinal(4, first_cut=FIRST_CUT, gaps=number(GAPS), order=ORDER),
+            (2 * normal(rows, generator=others)).abs().long() % 4,
+        ),
         "softmax": (Softmax(4), (2 * normal(rows)).abs().long() % 4),
         "network": (Network(3, num_nodes=2, variance=number(VARIANCES)), normal(rows, 3)),
     }[kind]
@@ -118,6 +131,13 @@ def reference_log_prob(kind: str, f: np.ndarray, y: np.ndarray) -> np.ndarray:
             return stats.nbinom.logpmf(y[..., 0], shape, shape / (shape + expected)).sum(-1)
         case "heteroscedastic":
             return stats.norm.logpdf(y, f[:, :2], sd[:2] * np.exp(0.5 * f[:, 2:])).sum(-1)
+        case "beta":
+            mean, total = special.expit(f + np.log(ODDS)), np.array(CONCENTRATIONS)
+            return stats.beta.logpdf(y, total * mean, total * (1 - mean)).sum(-1)
+        case "ordinal":
+            ends = np.array([-np.inf, *np.cumsum([FIRST_CUT, *GAPS]), np.inf])
+            rank = np.array(ORDER)[y]
+            return np.log(special.ndtr(ends[rank + 1] - f[:, 0]) - special.ndtr(ends[rank] - f[:, 0]))
         case "softmax":
             return np.array(
                 [row[label] - math.log(sum(math.exp(v) for v in row)) for row, label in zip(f, y, strict=True)]

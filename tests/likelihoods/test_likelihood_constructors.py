@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from autogp.likelihoods import Bernoulli, Gaussian, Network, Poisson, Softmax, StudentT
+from autogp.likelihoods import Bernoulli, Gaussian, Network, Ordinal, Poisson, Softmax, StudentT
 
 
 @pytest.mark.parametrize("kind", [Gaussian, Bernoulli, Poisson, StudentT])
@@ -27,6 +27,13 @@ def test_numbers_of_a_network_are_positive_integers(number):
 def test_number_of_classes_is_an_integer_of_at_least_two(number):
     with pytest.raises(ValueError, match="num_classes must be an integer of at least 2, got"):
         Softmax(number)
+
+
+def test_ordered_classes_are_three_at_least_and_have_each_rank_once():
+    with pytest.raises(ValueError, match="num_classes must be an integer of at least 3, got 2"):
+        Ordinal(2)
+    with pytest.raises(ValueError, match="order must hold each rank from 0 to 2 once"):
+        Ordinal(3, order=[0, 1, 1])
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from autogp.likelihoods import (
     Bernoulli,
+    Beta,
     BoxCox,
     Elementwise,
     Gaussian,
@@ -36,6 +37,7 @@ def second_output_missing(kind: str) -> tuple[Likelihood, Tensor, Elementwise, T
         "box-cox": BoxCox(variance=0.3, power=0.4, unit=2.0, spread=0.7),
         "negative-binomial": NegativeBinomial(dispersion=0.3),
         "heteroscedastic": Heteroscedastic(variance=0.3),
+        "beta": Beta(odds=0.5, concentration=4.0),
     }[kind]
     y = case.y.clone()
     (y[:, 1, 0] if y.ndim == 3 else y[:, 1])[:] = NAN

@@ -1,4 +1,4 @@
-"""Box-Cox, heteroscedastic and negative binomial likelihoods against quadrature and draws."""
+"""Likelihoods of skewed, noisy, counted, shared and ordered targets against quadrature and draws."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from scipy import integrate, special, stats
 from torch import Tensor
 
-from autogp.likelihoods import BoxCox, Gaussian, Heteroscedastic, Likelihood, NegativeBinomial, Poisson
+from autogp.likelihoods import Beta, BoxCox, Gaussian, Heteroscedastic, Likelihood, NegativeBinomial, Ordinal, Poisson
 
 NORMAL = np.polynomial.hermite_e.hermegauss(200)  # nodes and weights for a standard normal
 LEVELS = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
@@ -133,8 +133,96 @@ def test_negative_binomial_without_dispersion_is_poisson():
     )
 
 
+def integrals(log_density, mean: float, variance: float) -> tuple[float, float, float]:
+    """E[log p], log E[p] and log E[1 / p] over f ~ N(mean, variance)."""
+    z = np.linspace(-60, 60, 400_001)
+    normal, values = stats.norm.logpdf(z) + math.log(z[1] - z[0]), log_density(mean + math.sqrt(variance) * z)
+    return (
+        float((np.exp(normal) * values).sum()),
+        special.logsumexp(normal + values),
+        special.logsumexp(normal - values),
+    )
+
+
+@pytest.mark.parametrize("concentration", [0.5, 8.0, 3000.0])
+@pytest.mark.parametrize("variance", [0.05, 3.0])
+@pytest.mark.parametrize("y", [1e-4, 0.7])
+def test_beta_expectations_equal_quadrature(concentration: float, variance: float, y: float):
+    def log_density(f: np.ndarray) -> np.ndarray:
+        a, b = (concentration * special.expit(side * (f + math.log(2))) for side in (1, -1))
+        return (a - 1) * math.log(y) + (b - 1) * math.log1p(-y) - special.betaln(a, b)
+
+    likelihood = Beta(odds=2.0, concentration=concentration)
+    expected = integrals(log_density, 0.5, variance)
+    for name, value in zip(
+        ("expected_log_prob", "log_expected_prob", "log_expected_inverse_prob"), expected, strict=True
+    ):
+        assert getattr(likelihood, name)(row(0.5), row(variance), row(y)).item() == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize("label", [0, 1, 2])
+@pytest.mark.parametrize(("mean", "variance"), [(0.5, 0.05), (-1.0, 0.7), (9.0, 0.3)])
+def test_ordinal_expectations_equal_quadrature(label: int, mean: float, variance: float):
+    likelihood = Ordinal(3, first_cut=-0.5, gaps=1.2, order=[1, 2, 0])  # label 2 is the lowest
+    low, high = [(-0.5, 0.7), (0.7, math.inf), (-math.inf, -0.5)][label]
+
+    def log_density(f: np.ndarray) -> np.ndarray:
+        """log(Phi(b) - Phi(a)) from the side on which both are small."""
+        a, b = low - f, high - f
+        a, b = np.where(a + b > 0, -b, a), np.where(a + b > 0, -a, b)
+        return special.log_ndtr(b) + np.log1p(-np.exp(special.log_ndtr(a) - special.log_ndtr(b)))
+
+    y = torch.tensor([label])
+    expected = integrals(log_density, mean, variance)
+    for name, value in zip(
+        ("expected_log_prob", "log_expected_prob", "log_expected_inverse_prob"), expected, strict=True
+    ):
+        assert getattr(likelihood, name)(row(mean), row(variance), y).item() == pytest.approx(
+            value, rel=1e-6, abs=1e-10
+        )
+    probability = likelihood.predictive_moments(row(mean), row(variance))[0][0, label].item()
+    assert probability == pytest.approx(math.exp(expected[1]), rel=1e-6)
+
+
+@pytest.mark.parametrize("f", [-40.0, -3.0, 0.1, 60.0])
+def test_ordinal_log_probabilities_have_their_digits_in_the_tails(f: float):
+    likelihood = Ordinal(3, first_cut=0.0, gaps=1e-3)
+    latent = torch.full((3, 1), f, dtype=torch.float64, requires_grad=True)
+    found = likelihood.log_prob(latent, torch.arange(3))
+    # The interval is so narrow that its probability is density times width, within 1e-6 / 24 of the second derivative.
+    assert found[1].item() == pytest.approx(stats.norm.logpdf(f, 5e-4) + math.log(1e-3), abs=1e-3)
+    assert found[0].item() == pytest.approx(stats.norm.logcdf(-f), rel=1e-12, abs=1e-300)
+    assert found[2].item() == pytest.approx(stats.norm.logcdf(f - 1e-3), rel=1e-12, abs=1e-300)
+    (slope,) = torch.autograd.grad(found[1], latent)
+    assert slope[1].item() == pytest.approx(5e-4 - f, rel=1e-3)
+
+
+def test_ordinal_leave_one_out_is_infinite_from_the_variance_of_its_noise_on():
+    values = Ordinal(3).log_expected_inverse_prob(
+        torch.zeros(2, 1, dtype=torch.float64),
+        torch.tensor([[0.98], [1.02]], dtype=torch.float64),
+        torch.zeros(2, dtype=torch.int64),
+    )
+    assert torch.isinf(values).tolist() == [False, True]
+
+
+def test_ordinal_draws_have_the_probabilities_that_are_predicted():
+    likelihood = Ordinal(4, first_cut=-0.4, gaps=torch.tensor([0.9, 0.3]), order=[2, 0, 3, 1])
+    f = torch.full((200_000, 1, 1), 0.2, dtype=torch.float64)
+    drawn = likelihood.sample(f, torch.Generator().manual_seed(0))[:, 0]
+    shares = torch.bincount(drawn, minlength=4) / len(drawn)
+    expected = likelihood.conditional_moments(f[0])[0][0].detach()
+    assert ((shares - expected).abs() < 5 * (expected * (1 - expected) / len(drawn)).sqrt()).all()
+
+
 @pytest.mark.parametrize(
-    "likelihood", [box_cox(0.3), Heteroscedastic(variance=0.7), NegativeBinomial(rate=2.0, dispersion=0.4)]
+    "likelihood",
+    [
+        Beta(odds=2.0, concentration=5.0),
+        box_cox(0.3),
+        Heteroscedastic(variance=0.7),
+        NegativeBinomial(rate=2.0, dispersion=0.4),
+    ],
 )
 def test_draws_have_the_moments_that_are_predicted(likelihood: Likelihood):
     generator = torch.Generator().manual_seed(0)

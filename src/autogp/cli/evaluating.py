@@ -105,6 +105,15 @@ def _listed(classes: np.ndarray) -> str:
     return ", ".join(map(str, classes[:20]))
 
 
+def _label_scores(y: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+    """Scores of several labels at once, [N, P]: each label of a row counts as a prediction of two classes."""
+    if y.shape != probabilities.shape:
+        raise ValueError(f"the data has targets of shape {y.shape[1:]}, the model has {probabilities.shape[1]} labels")
+    known = ~np.isnan(y)
+    p = probabilities[known]
+    return metrics.class_scores(y[known].astype(np.int64), np.stack([1 - p, p], -1))
+
+
 def _scores(model: Any, source: ArraySource) -> dict[str, float]:
     among = processes()
 
@@ -114,6 +123,8 @@ def _scores(model: Any, source: ArraySource) -> dict[str, float]:
             return function(source)
         return np.concatenate(among.gather(lambda: function(among.part(source))))
 
+    if is_classifier(model) and model.model_.likelihood.num_classes is None:
+        return _label_scores(source.y, shared(model.predict_proba))
     if is_classifier(model):
         return metrics.class_scores(_codes(model, source), shared(model.predict_proba))
     mean = shared(model.predict)

@@ -122,7 +122,9 @@ def _tell(terminal: Terminal, data: Path, source: ArraySource, found: TaskFound)
     """Says what was found and assumed, before the hours that training may take."""
     terminal.say(f"{data}: {len(source):,} rows")
     target = f"{found.task} of {', '.join(source.targets)}" if source.targets else found.task
-    if found.task == "classification":
+    if found.task == "classification" and isinstance(found.y, np.ndarray):
+        target += ", each of which a row has or has not"
+    elif found.task == "classification":
         labels = [str(label) for label in found.y.classes]
         target += f", {len(labels)} classes: {_listed(labels)}"
     terminal.say(f"  {target}" + (f" ({found.assumption})" if found.assumption else ""))

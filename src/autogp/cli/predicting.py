@@ -15,6 +15,7 @@ from autogp.cli.models import encoder_for, open_model
 from autogp.cli.terminal import Terminal
 from autogp.cli.writing import ask_before_replacing, check_writable, harmless, table_writer
 from autogp.data import ArraySource, Unseen, read_rows
+from autogp.estimators.summary import label_names
 from autogp.training.distributed import processes
 
 __all__ = ["QUANTILES", "predict_file"]
@@ -67,8 +68,9 @@ def predictions(model: Any, x: np.ndarray) -> pa.RecordBatch:
     source = ArraySource(x)
     if is_classifier(model):
         probabilities = model.predict_proba(source)
-        names = ["class", *(f"p_{label}" for label in model.classes_)]
-        columns = [model.classes_[probabilities.argmax(axis=1)], *probabilities.T]
+        names, columns = [f"p_{label}" for label in label_names(model)], list(probabilities.T)
+        if model.model_.likelihood.num_classes is not None:
+            names, columns = ["class", *names], [model.classes_[probabilities.argmax(axis=1)], *columns]
     else:
         mean, std, quantiles = model.predict(source, return_std=True, quantiles=list(QUANTILES.values()))
         outputs = [""] if mean.ndim == 1 else [f"_{number + 1}" for number in range(mean.shape[1])]

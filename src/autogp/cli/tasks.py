@@ -19,7 +19,7 @@ class TaskFound:
     """The task, its targets, and the sentence that says what was assumed."""
 
     task: str  # classification, regression or count
-    y: Any  # Labels [N], or numbers [N] or [N, P]
+    y: Any  # Labels [N], or numbers [N] or [N, P]; for classification [N, P] of 0 and 1
     assumption: str = ""
 
 
@@ -42,8 +42,12 @@ def find_task(source: ArraySource, wanted: str) -> TaskFound:
     if wanted == "auto":
         return _likeliest(y, whole)
     if wanted == "classification":
-        if not whole or y.ndim == 2:
-            raise ValueError("the target holds fractions or several columns: --task classification needs one of labels")
+        if y.ndim == 2 and not _indicates(y):
+            raise ValueError("--task classification of several targets needs columns of 0 and 1, one for each label")
+        if y.ndim == 2:
+            return TaskFound("classification", y)
+        if not whole:
+            raise ValueError("the target holds fractions: --task classification needs labels")
         return _classification(Labels.of(y.astype(np.int64)))
     if wanted == "count" and (not whole or y.min() < 0):
         row = int(np.flatnonzero(((y < 0) | (y != np.rint(y))).reshape(len(y), -1).any(axis=1))[0])
@@ -51,7 +55,14 @@ def find_task(source: ArraySource, wanted: str) -> TaskFound:
     return TaskFound(wanted, y)
 
 
+def _indicates(y: np.ndarray) -> bool:
+    """Whether columns [N, P] say which labels a row has."""
+    return bool(((y == 0) | (y == 1) | (y != y)).all())
+
+
 def _likeliest(y: np.ndarray, whole: bool) -> TaskFound:
+    if y.ndim == 2 and _indicates(y):
+        return TaskFound("classification", y, "the targets hold 0 and 1; else say --task regression")
     if not whole or y.ndim == 2:
         return TaskFound(
             "regression", y, "the target holds fractions" if y.ndim == 1 else "the target has several columns"

@@ -15,6 +15,7 @@ class Labels:
     Attributes:
         codes: Places of the classes, int64 [N].
         classes: The classes that occur, in sorted order.
+        order: All classes from the lowest to the highest, where the data say so.
 
     Example:
         >>> labels = Labels.of(["owl", "cat", "owl"])
@@ -26,6 +27,7 @@ class Labels:
 
     codes: np.ndarray
     classes: np.ndarray
+    order: list[Any] | None = None
 
     @classmethod
     def of(cls, labels: Any, classes: Any = None) -> "Labels":

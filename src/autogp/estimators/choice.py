@@ -9,6 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from autogp.data import Source, Subset
 from autogp.likelihoods import (
+    Beta,
     BoxCox,
     Gaussian,
     Heteroscedastic,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LIKELIHOODS", "choose_likelihood", "likelihood_named"]
 
-LIKELIHOODS = ("gaussian", "student_t", "heteroscedastic", "box_cox", "poisson", "negative_binomial", "network")
+LIKELIHOODS = ("gaussian", "student_t", "heteroscedastic", "box_cox", "beta", "poisson", "negative_binomial", "network")
 FEWEST_ROWS = 150  # from which "auto" compares
 TRIAL_ROWS = 1_200  # of which a third is held out
 TRIAL_INDUCING, TRIAL_EPOCHS = 40, 60
@@ -48,6 +49,17 @@ def likelihood_named(name: str, y: np.ndarray) -> Likelihood:
         case "poisson" | "negative_binomial":
             rate = torch.from_numpy(np.nanmean(y, 0)).clamp_min(1e-3)
             return Poisson(outputs, rate) if name == "poisson" else NegativeBinomial(outputs, rate, dispersion=0.5)
+        case "beta":
+            if ((y <= 0) | (y >= 1)).any():
+                row = int(((y <= 0) | (y >= 1)).any(1).argmax())
+                raise ValueError(
+                    f"likelihood='beta' is for shares above 0 and below 1, but y is {y[row].max():g} in row {row}"
+                )
+            mean, variance = np.nanmean(y, 0), np.nanvar(y, 0)
+            odds, spread = mean / (1 - mean), mean * (1 - mean)
+            # Where half of the variance is noise: spread / (1 + concentration) = variance / 2.
+            concentration = np.clip(2 * spread / np.maximum(variance, 1e-12) - 1, 1.0, 1e4)
+            return Beta(outputs, torch.from_numpy(odds), torch.from_numpy(concentration))
         case "box_cox":
             if (y <= 0).any():
                 row = int((y <= 0).any(1).argmax())

@@ -2,21 +2,25 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from scipy.sparse import issparse
+from scipy.special import ndtri
 from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import check_array, column_or_1d
 from torch import nn
 
-from autogp.data import Labels, Summary, TargetScaler
+from autogp.data import Labels, Source, Summary, TargetScaler
 from autogp.estimators.base import GPEstimator
 from autogp.estimators.inputs import WithTargets, refuse_non_finite
 from autogp.kernels import Kernel
-from autogp.likelihoods import Bernoulli, Likelihood, Softmax
+from autogp.likelihoods import Bernoulli, Likelihood, Ordinal, Softmax
 from autogp.training import Callback, Settings, Start
 
 __all__ = ["GPClassifier"]
@@ -36,7 +40,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         object, or an expression of columns: "rbf(age) * categorical(country) + periodic(month, period=12)". By name it
         has one lengthscale per column, all learnt; the default is "rbf".
     likelihood : str or Likelihood
-        "auto" (logistic for two classes, softmax for more), "logit", "probit", "softmax", or a likelihood object.
+        "auto" (logistic for two classes, softmax for more, "ordinal" where y is an ordered categorical of pandas),
+        "logit", "probit", "softmax", "ordinal" (ordered classes: numbers, or an ordered categorical), or a likelihood
+        object.
     features : "auto", torch.nn.Module or None
         From rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, whose parameters
         are trained with the kernel. "auto": `Convolutional` where X is images [N, H, W] or [N, H, W, C] of 8 x 8 pixels
@@ -84,7 +90,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     Attributes
     ----------
-    classes_ : the labels, in the order of `predict_proba`'s columns
+    classes_ : the labels, sorted, as the columns of `predict_proba` are; for several labels at once their numbers
     elbo_, loo_score_ : lower bound on the log evidence; leave-one-out log probability per row, of training rows
     history_, best_epoch_ : one dictionary per epoch; the epoch whose state was kept
     feature_importances_ : share of each column in what the predictions vary by
@@ -102,7 +108,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     _parameter_constraints: ClassVar[dict] = {
         **GPEstimator._parameter_constraints,
-        "likelihood": [StrOptions({"auto", "logit", "probit", "softmax"}), Likelihood],
+        "likelihood": [StrOptions({"auto", "logit", "probit", "softmax", "ordinal"}), Likelihood],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _kernel_name = "rbf"
@@ -163,6 +169,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = True
+        tags.classifier_tags.multi_label = True
         return tags
 
     def fit(
@@ -174,6 +181,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         callbacks: Sequence[Callback] = (),
     ) -> "GPClassifier":
         """Learns from X [N, D], or images [N, H, W] or [N, H, W, C], and labels y [N].
+
+        Where a row may have several labels at once, y [N, P] holds 1 in the columns of those that it has, else 0; NaN
+        where that is not known.
 
         `eval_set=(X, y)` are held-out rows to choose the best state by. X may also be a source with targets, such as
         `autogp.data.open_source` gives for files of any size.
@@ -197,7 +207,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes, [N, C], columns in the order of `classes_`."""
+        """Probabilities of the classes, [N, C], in the order of `classes_`; of several labels at once [N, P]."""
         source = self._predicted_rows(X)
         found = np.empty((len(source), len(self.classes_)))
         for block, marginals, _ in self._marginals(source):
@@ -205,21 +215,33 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             mean = self.model_.likelihood.predict(*(part.float() for part in marginals[:3])).mean
             mean = mean.detach().double().cpu().numpy()
             found[block] = np.hstack([1 - mean, mean]) if mean.shape[1] == 1 else mean
-        return found / found.sum(1, keepdims=True)
+        return found if self._several_labels else found / found.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of `predict_proba`."""
         return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row, [N]."""
+        """The most probable class of each row, [N]; of several labels at once 1 where it is above 1/2, [N, P]."""
         probabilities = self.predict_proba(X)
+        if self._several_labels:
+            return (probabilities > 0.5).astype(np.int64)
         return self.classes_[probabilities.argmax(1)]
 
-    def _check_targets(self, y: Any) -> Labels:
-        """Labels [N] of any one type."""
+    @property
+    def _several_labels(self) -> bool:
+        """Whether a row may have several labels at once."""
+        return self.model_.likelihood.num_classes is None
+
+    def _check_targets(self, y: Any) -> Labels | np.ndarray:
+        """Labels [N] of any one type; where a row may have several, 0 and 1 for each, [N, P]."""
         if isinstance(y, Labels):
             return y
+        shape = y.shape if issparse(y) else np.asarray(y).shape
+        if len(shape) == 2 and shape[1] > 1:
+            return _indicators(y)
+        dtype = getattr(y, "dtype", None)
+        order = list(dtype.categories) if getattr(dtype, "ordered", False) else None  # pyright: ignore
         y = column_or_1d(y, warn=True)
         refuse_non_finite(y, "y")
         if y.dtype.kind == "O":
@@ -230,12 +252,14 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                 kinds = sorted({type(label).__name__ for label in y})
                 raise ValueError(f"y holds labels of different types ({', '.join(kinds)}): make them all texts")
         check_classification_targets(y)
-        return Labels.of(y)
+        return replace(Labels.of(y), order=order)
 
     def _fit_labels(
         self, X: Any, y: Any, classes: Any, sample_weight: Any, eval_set: Any, callbacks: Sequence[Callback]
     ) -> "GPClassifier":
         source, labels = self._read(X, y, reset=True)
+        if isinstance(labels, np.ndarray):
+            return self._fit_indicators(source, labels, sample_weight, eval_set, callbacks)
         self.classes_ = labels.classes if classes is None else np.unique(classes)
         if len(self.classes_) < 2:
             raise ValueError(f"a classifier needs rows of at least 2 classes, got 1 class: {self.classes_.tolist()}")
@@ -244,7 +268,25 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         if classes is None and weights is not None and len(np.unique(targets[weights > 0])) < 2:
             raise ValueError("a classifier needs rows of at least 2 classes, but sample_weight leaves 1 class")
         weights = self._all_weights(targets, weights)
+        self._likelihood = self._likelihood_of(labels, targets)
         self._fit(WithTargets(source, targets), weights, self._validation(eval_set), targets, callbacks)
+        return self
+
+    def _fit_indicators(
+        self, source: Source, y: np.ndarray, sample_weight: Any, eval_set: Any, callbacks: Sequence[Callback]
+    ) -> "GPClassifier":
+        """Learns several labels at once, each with a latent function of its own."""
+        if self.class_weight is not None:
+            raise ValueError("class_weight is for one label a row; y has several columns: use sample_weight")
+        self.classes_ = np.arange(y.shape[1])
+        if isinstance(self.likelihood, Likelihood):
+            self._likelihood = copy.deepcopy(self.likelihood)
+        elif self.likelihood in ("auto", "logit", "probit"):
+            self._likelihood = Bernoulli(y.shape[1], link="logit" if self.likelihood == "auto" else self.likelihood)
+        else:
+            raise ValueError(f"likelihood={self.likelihood!r} is for one label a row; y has {y.shape[1]} columns")
+        weights = self._check_weights(sample_weight, len(source))
+        self._fit(WithTargets(source, y), weights, self._validation(eval_set), None, callbacks)
         return self
 
     def _all_weights(self, targets: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
@@ -268,8 +310,12 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             raise ValueError("class_weight must not be zero for every row")
         return found[targets] * weights * (weights.sum() / total)
 
-    def _encode_targets(self, y: Labels) -> np.ndarray:
-        """Labels as numbers from 0."""
+    def _encode_targets(self, y: Any) -> np.ndarray:
+        """Labels as numbers from 0; several labels at once as they are."""
+        if isinstance(y, np.ndarray):
+            if y.shape[1] != len(self.classes_):
+                raise ValueError(f"y has {y.shape[1]} columns, but the model has {len(self.classes_)} labels")
+            return y
         places = {label: place for place, label in enumerate(self.classes_.tolist())}
         labels = y.classes.tolist()
         found = np.array([places.get(label, -1) for label in labels], dtype=np.int64)[y.codes]
@@ -281,21 +327,60 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     def _embedded_targets(self, y: np.ndarray) -> np.ndarray:
         """1 in the column of the class, else 0; for two classes one column."""
+        if y.ndim == 2:
+            return y
         count = len(self.classes_)
         return (y[:, None] == (np.arange(1, 2) if count == 2 else np.arange(count))).astype(np.float64)
 
     def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
-        count = len(self.classes_)
+        likelihood, count = self._likelihood, len(self.classes_)
+        del self._likelihood  # the model has it
+        several = likelihood.num_classes is None
+        if (likelihood.num_outputs if several else likelihood.num_classes) != count:
+            words = f"num_outputs={likelihood.num_outputs}" if several else f"num_classes={likelihood.num_classes}"
+            raise ValueError(f"y has {count} classes, but the likelihood {type(likelihood).__name__} has {words}")
+        return likelihood, None
+
+    def _likelihood_of(self, labels: Labels, targets: np.ndarray) -> Likelihood:
+        """The likelihood as training starts with it, of labels that were encoded as targets [N]."""
         if isinstance(self.likelihood, Likelihood):
-            kind, expected = type(self.likelihood).__name__, self.likelihood.num_classes
-            if expected != count:
-                raise ValueError(f"y has {count} classes, but the likelihood {kind} has num_classes={expected}")
-            return copy.deepcopy(self.likelihood), None
-        name = self.likelihood
+            return copy.deepcopy(self.likelihood)
+        count, name, order = len(self.classes_), self.likelihood, labels.order
         if name == "auto":
-            name = "logit" if count == 2 else "softmax"
+            name = "logit" if count == 2 else "softmax" if order is None else "ordinal"
         if name == "softmax":
-            return Softmax(count), None
+            return Softmax(count)
+        if name == "ordinal":
+            if count == 2:
+                raise ValueError("likelihood='ordinal' is for three classes or more, there are 2: use 'probit'")
+            if order is None and self.classes_.dtype.kind not in "biuf":
+                raise ValueError(
+                    "likelihood='ordinal' must know the order of the classes: make them numbers, or a categorical of "
+                    "pandas with ordered=True"
+                )
+            ranks = np.argsort(np.argsort([order.index(label) for label in self.classes_])) if order else None
+            return _start_ordinal(targets, count, ranks, 1 + self._kernel_variance)
         if count > 2:
             raise ValueError(f"likelihood={name!r} is for two classes, there are {count}: use 'softmax'")
-        return Bernoulli(link=name), None
+        return Bernoulli(link=name)
+
+
+def _indicators(y: Any) -> np.ndarray:
+    """Which labels each row has, as 1 and 0, [N, P]; NaN where that is not known."""
+    options: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": False, "dtype": None}
+    y = check_array(y, input_name="y", **options)
+    y = y.toarray() if issparse(y) else y
+    known = y[y == y].tolist()
+    if not set(known) <= {0, 1}:
+        other = next(value for value in known if value not in (0, 1))
+        raise ValueError(
+            f"y has {y.shape[1]} columns: for several labels at once they must hold 0 and 1, but one holds {other!r}"
+        )
+    return y.astype(np.float64)
+
+
+def _start_ordinal(targets: np.ndarray, count: int, ranks: np.ndarray | None, variance: float) -> Ordinal:
+    """Cuts such that f + noise, of this variance, gives each class its share of the rows."""
+    rows = np.bincount(targets if ranks is None else ranks[targets], minlength=count) + 1.0
+    cuts = np.sqrt(variance) * ndtri(np.cumsum(rows)[:-1] / rows.sum())
+    return Ordinal(count, cuts[0], torch.from_numpy(np.diff(cuts)), None if ranks is None else torch.from_numpy(ranks))

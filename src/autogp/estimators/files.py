@@ -233,7 +233,8 @@ def _check_declared(estimator: Any) -> None:
     """The number of classes or outputs must be the one that the likelihood declares."""
     likelihood: Likelihood = estimator.model_.likelihood
     if hasattr(estimator, "classes_"):
-        declared, found = likelihood.num_classes, len(estimator.classes_)
+        several = likelihood.num_classes is None  # labels at once
+        declared, found = likelihood.num_outputs if several else likelihood.num_classes, len(estimator.classes_)
     else:
         declared, found = likelihood.num_outputs, estimator.n_outputs_
     if declared != found:

@@ -1,7 +1,7 @@
 """What a model is, in words and numbers that a person understands."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from autogp.data import ArraySource
 if TYPE_CHECKING:
     from autogp.estimators.base import GPEstimator
 
-__all__ = ["describe", "described_facts", "importances"]
+__all__ = ["describe", "described_facts", "importances", "label_names"]
 
 MOST_COLUMNS = 8  # named in a summary
 SMALL_SHARE = 0.03  # such as a pixel's of an image
@@ -80,10 +80,17 @@ def _left_out(estimator: "GPEstimator") -> list[tuple[str, str]]:
 def _data(estimator: "GPEstimator") -> str:
     text = f"{_counted(estimator.n_rows_, 'row')}, {_counted(estimator.n_features_in_, 'column')}"
     if is_classifier(estimator):
-        labels = [str(label) for label in estimator.classes_]  # pyright: ignore[reportAttributeAccessIssue]
+        labels = label_names(estimator)
         shown = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
-        return f"{text}, {len(labels)} classes ({shown})"
+        kind = "labels" if estimator.model_.likelihood.num_classes is None else "classes"
+        return f"{text}, {len(labels)} {kind} ({shown})"
     return f"{text}, {_counted(estimator.n_outputs_, 'output')}"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def label_names(estimator: Any) -> list[str]:
+    """The classes as texts; where a row may have several labels, their names."""
+    names = estimator.target_names_ if estimator.model_.likelihood.num_classes is None else None
+    return [str(label) for label in (estimator.classes_ if names is None else names)]
 
 
 def _importance(estimator: "GPEstimator") -> str:

@@ -2,17 +2,20 @@
 
 from autogp.likelihoods.base import Elementwise, InfiniteLOOError, Likelihood, Prediction
 from autogp.likelihoods.bernoulli import Bernoulli
+from autogp.likelihoods.beta import Beta
 from autogp.likelihoods.box_cox import BoxCox
 from autogp.likelihoods.gaussian import Gaussian
 from autogp.likelihoods.heteroscedastic import Heteroscedastic
 from autogp.likelihoods.negative_binomial import NegativeBinomial
 from autogp.likelihoods.network import Network
+from autogp.likelihoods.ordinal import Ordinal
 from autogp.likelihoods.poisson import Poisson
 from autogp.likelihoods.softmax import Softmax
 from autogp.likelihoods.student_t import StudentT
 
 __all__ = [
     "Bernoulli",
+    "Beta",
     "BoxCox",
     "Elementwise",
     "Gaussian",
@@ -21,6 +24,7 @@ __all__ = [
     "Likelihood",
     "NegativeBinomial",
     "Network",
+    "Ordinal",
     "Poisson",
     "Prediction",
     "Softmax",

@@ -53,6 +53,8 @@ def write_report(
         raise ValueError(f"there is no folder {path.parent} to write {path.name} into")
     if not isinstance(estimator, GPClassifier | GPRegressor):
         raise TypeError(f"estimator must be a fitted GPClassifier or GPRegressor, got {type(estimator).__name__}")
+    if is_classifier(estimator) and estimator.model_.likelihood.num_classes is None:  # pyright: ignore
+        raise ValueError("a report is on one target, but this classifier has several labels: fit one for each label")
     held = HeldOut(estimator, X, y, feature_names, image_shape)
     classes = is_classifier(estimator)
     content = class_content(held) if classes else number_content(held)
