@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from model_files import forge
-from own_parts import Laplace, Grades, Wave
+from own_parts import Grades, Laplace, Wave
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from torch import nn

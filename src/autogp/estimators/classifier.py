@@ -280,7 +280,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             raise ValueError("class_weight is for one label a row; y has several columns: use sample_weight")
         self.classes_ = np.arange(y.shape[1])
         if isinstance(self.likelihood, Likelihood):
-            self._likelihood = copy.deepcopy(self.likelihood)
+            self._likelihood = _copied(self.likelihood, "num_outputs", y.shape[1])
         elif self.likelihood in ("auto", "logit", "probit"):
             self._likelihood = Bernoulli(y.shape[1], link="logit" if self.likelihood == "auto" else self.likelihood)
         else:
@@ -333,18 +333,14 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         return (y[:, None] == (np.arange(1, 2) if count == 2 else np.arange(count))).astype(np.float64)
 
     def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
-        likelihood, count = self._likelihood, len(self.classes_)
+        likelihood = self._likelihood
         del self._likelihood  # the model has it
-        several = likelihood.num_classes is None
-        if (likelihood.num_outputs if several else likelihood.num_classes) != count:
-            words = f"num_outputs={likelihood.num_outputs}" if several else f"num_classes={likelihood.num_classes}"
-            raise ValueError(f"y has {count} classes, but the likelihood {type(likelihood).__name__} has {words}")
         return likelihood, None
 
     def _likelihood_of(self, labels: Labels, targets: np.ndarray) -> Likelihood:
         """The likelihood as training starts with it, of labels that were encoded as targets [N]."""
         if isinstance(self.likelihood, Likelihood):
-            return copy.deepcopy(self.likelihood)
+            return _copied(self.likelihood, "num_classes", len(self.classes_))
         count, name, order = len(self.classes_), self.likelihood, labels.order
         if name == "auto":
             name = "logit" if count == 2 else "softmax" if order is None else "ordinal"
@@ -363,6 +359,14 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         if count > 2:
             raise ValueError(f"likelihood={name!r} is for two classes, there are {count}: use 'softmax'")
         return Bernoulli(link=name)
+
+
+def _copied(likelihood: Likelihood, declared: str, count: int) -> Likelihood:
+    """A copy to be trained, of a likelihood that must declare so many classes or outputs."""
+    kind, found = type(likelihood).__name__, getattr(likelihood, declared)
+    if found != count:
+        raise ValueError(f"y has {count} classes, but the likelihood {kind} has {declared}={found}")
+    return copy.deepcopy(likelihood)
 
 
 def _indicators(y: Any) -> np.ndarray:
