@@ -118,6 +118,18 @@ def test_features_forget_the_range_of_pixels_and_how_rows_are_laid_out() -> None
     np.testing.assert_allclose(np.abs(found) / factor, np.abs(expected), atol=2e-2 * np.abs(expected).max())
 
 
+def test_mirror_gives_an_image_and_its_mirror_image_the_mean_of_their_features() -> None:
+    images = some_images()
+    plain = Convolutional((12, 11, 3), LAYERS, num_components=5).fit(images)
+    features = Convolutional((12, 11, 3), LAYERS, num_components=5, mirror=True).fit(images)
+    for one, other in zip(plain.fitted, features.fitted, strict=True):  # filters are those of the images as they are
+        assert torch.equal(one.filters, other.filters)
+    x = torch.from_numpy(images)
+    torch.testing.assert_close(features(x.flip(2)), features(x), rtol=1e-4, atol=1e-4 * features(x).abs().max().item())
+    plain.mean, plain.directions = features.mean, features.directions
+    torch.testing.assert_close(features(x), (plain(x) + plain(x.flip(2))) / 2, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("shape", [(8, 8), (9, 30), (28, 28), (32, 32, 3), (64, 48), (96, 96, 3)])
 def test_default_layers_suit_every_size_from_8_x_8(shape: tuple[int, ...]) -> None:
     images = some_images(12, shape)

@@ -15,6 +15,7 @@ from sklearn.metrics import confusion_matrix, log_loss, r2_score, root_mean_squa
 
 from autogp import GPClassifier, GPRegressor, load_model
 from autogp.data import ArraySource, as_table
+from autogp.features import Convolutional
 from autogp.report import write_report
 from autogp.report.heldout import features, percent
 
@@ -155,6 +156,24 @@ def test_rows_nearest_to_inducing_inputs_are_pictures_with_what_the_model_says(d
     assert distance.min(axis=1).max() < 0.003
     said = digits.estimator.predict(digits.X[rows[distance.argmin(axis=1)]])
     assert " ".join(map(str, said)) in reports["digits"].words
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_filters_of_a_model_of_images_are_pictures_with_grey_for_nothing(tmp_path, channels):
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(60, 9, 10, channels)).cumsum(1).cumsum(2)
+    map_of_patches = Convolutional((9, 10, channels), [(7, 3, 2)], num_components=4)
+    model = GPClassifier(5, features=map_of_patches, max_epochs=1, random_state=0, verbose=False)
+    model.fit(images, images.mean((1, 2, 3)) > 0)
+    report = report_on(Fitted(model, images, images.mean((1, 2, 3)) > 0), tmp_path)
+    found = np.stack([_decoded(a["src"])[..., :3] for a in report.attributes("img") if a["alt"] == "Filter"])
+    filters = model.model_.features.patterns().reshape(7, 3, 3, channels).numpy()
+    light = 0.5 + 0.5 * filters / np.abs(filters).max((1, 2, 3), keepdims=True)
+    np.testing.assert_allclose(found, np.broadcast_to(light, (7, 3, 3, 3)), atol=0.003)
+
+
+def test_a_model_without_filters_shows_none(reports):
+    assert "Filter" not in [a["alt"] for a in reports["digits"].attributes("img")]
 
 
 def _decoded(source: str | None) -> np.ndarray:

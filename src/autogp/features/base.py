@@ -35,6 +35,10 @@ class FeatureMap(nn.Module):
         """For each output the column of the data that it comes from, given those of the inputs; None if they mix."""
         return None
 
+    def patterns(self) -> Tensor | None:
+        """Where rows are images, the small pictures [F, h, w, C] that the map compares them with, if it does."""
+        return None
+
 
 class Transformer(FeatureMap, TransformerMixin, BaseEstimator):
     """A feature map that is a transformer of scikit-learn too: for pipelines, grid searches and other estimators.
@@ -95,6 +99,9 @@ class Chain(FeatureMap):
         for each in self.maps:
             found = None if found is None else as_map(each).origins(found)
         return found
+
+    def patterns(self) -> Tensor | None:
+        return next((found for each in self.maps if (found := as_map(each).patterns()) is not None), None)
 
 
 class Mapped:

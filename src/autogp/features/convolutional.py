@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ class Convolutional(Transformer):
         power: 1 keeps the variances of the components, 0 makes them equal.
         sigma: Of the kernel of patches, a typical distance between patches of norm 1.
         ridge: Of the whitening of the first layer's patches, relative to their mean variance; None for none.
+        mirror: Whether an image and its mirror image, left for right, have the same features: the mean of the two.
         fitted, mean, directions: What `fit` learns: the layers, and the principal components of what they give.
 
     Example:
@@ -65,6 +66,7 @@ class Convolutional(Transformer):
         power: float = 0.5,
         sigma: float = 0.6,
         ridge: float | None = 0.05,
+        mirror: bool = False,
         fitted: Sequence[nn.Module] = (),
         mean: Tensor | None = None,
         directions: Tensor | None = None,
@@ -73,6 +75,7 @@ class Convolutional(Transformer):
         self.image_shape = image_shape  # pyright: ignore[reportIncompatibleVariableOverride]
         self.layers = layers
         self.num_components, self.power, self.sigma, self.ridge = num_components, power, sigma, ridge
+        self.mirror = mirror
         self.fitted = fitted if isinstance(fitted, nn.ModuleList) else nn.ModuleList(fitted)
         self.register_buffer("mean", mean)
         self.register_buffer("directions", directions)
@@ -120,22 +123,38 @@ class Convolutional(Transformer):
     def forward(self, x: Tensor) -> Tensor:
         if self.mean is None or self.directions is None:
             raise ValueError("the features are not known yet: call fit with images first")
-        return torch.cat([(maps.flatten(1) - self.mean) @ self.directions for maps in self._maps(x)])
+        return torch.cat([(found - self.mean) @ self.directions for found in self._pooled(x)])
 
-    def _maps(self, x: Tensor) -> Iterator[Tensor]:
-        """What the layers give, [B, h, w, R], a few rows at a time."""
+    def _pooled(self, x: Tensor) -> Iterator[Tensor]:
+        """What all layers give, [B, h * w * R], a few rows at a time; with `mirror` for both sides of the mirror."""
+        for images in self._images(x):
+            maps = self._maps(images)
+            yield ((maps + self._maps(images.flip(2))) / 2 if self.mirror else maps).flatten(1)
+
+    def _maps(self, images: Tensor) -> Tensor:
+        """What the layers so far give for images [B, H, W, C], [B, h, w, R]."""
+        for layer in self.fitted:
+            images = layer(images)
+        return images
+
+    def _images(self, x: Tensor) -> Iterator[Tensor]:
+        """Rows as images [B, H, W, C], a few at a time."""
         height, width, channels = shape = _sizes(self.image_shape)
         if x.shape[1:].numel() != math.prod(shape):
             raise ValueError(f"expected images of shape {tuple(self.image_shape)}, got rows of {tuple(x.shape[1:])}")
         dtype = torch.float32 if self.mean is None else self.mean.dtype
-        for part in x.split(self._chunk_rows()):
+        for part in x.to(dtype).split(self._chunk_rows()):
             if _has_planes(self.image_shape):
-                images = part.to(dtype).reshape(-1, channels, height, width).permute(0, 2, 3, 1).contiguous()
+                yield part.reshape(-1, channels, height, width).permute(0, 2, 3, 1).contiguous()
             else:
-                images = part.to(dtype).reshape(-1, *shape).contiguous()
-            for layer in self.fitted:
-                images = layer(images)
-            yield images
+                yield part.reshape(-1, *shape).contiguous()
+
+    def patterns(self) -> Tensor | None:
+        """Those of the first layer, as they are compared with whitened patches."""
+        if not self.fitted:
+            return None
+        _, size, _ = self._layers[0]
+        return cast(PatchLayer, self.fitted[0]).filters.unflatten(1, (size, size, -1))
 
     def _chunk_rows(self) -> int:
         """How many rows keep the largest array of a forward pass in a processor's cache."""
@@ -152,8 +171,8 @@ class Convolutional(Transformer):
         count = min(len(source), PATCH_IMAGES, max(1, SAMPLE_NUMBERS // math.prod(self.image_shape)))
         found = []
         for x in _sample(source, count, random):
-            for maps in self._maps(x):
-                patches = patches_of(maps, size).flatten(1, 2)  # [B, places, D]
+            for images in self._images(x):
+                patches = patches_of(self._maps(images), size).flatten(1, 2)  # [B, places, D]
                 most = min(MOST_PATCHES, SAMPLE_NUMBERS // patches.shape[2])
                 each = min(math.ceil(most / count), patches.shape[1])
                 places = torch.from_numpy(random.random(patches.shape[:2]).argsort(1)[:, :each])
@@ -164,9 +183,9 @@ class Convolutional(Transformer):
     def _find_components(self, source: Source, random: np.random.Generator) -> None:
         """Directions V of most variance: features are (maps - mean) V deviations^(power - 1)."""
         first = torch.from_numpy(np.asarray(source.rows(np.zeros(1, np.int64))[0]))
-        width = next(self._maps(first)).numel()
+        width = next(self._pooled(first)).shape[1]
         count = min(len(source), COMPONENT_ROWS, max(1, SAMPLE_NUMBERS // width))
-        found = torch.cat([maps.flatten(1) for x in _sample(source, count, random) for maps in self._maps(x)])
+        found = torch.cat([part for x in _sample(source, count, random) for part in self._pooled(x)])
         self.mean = found.mean(0)
         found -= self.mean
         most = min(self.num_components, *found.shape)

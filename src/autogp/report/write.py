@@ -13,11 +13,12 @@ import autogp
 from autogp.data.sources import evenly_spaced
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import described_facts
+from autogp.features.base import as_map
 from autogp.report.classes import class_content
 from autogp.report.figures import training_figure
 from autogp.report.heldout import HeldOut, figure_of, percent
 from autogp.report.numbers import number_content
-from autogp.report.pictures import heat_map
+from autogp.report.pictures import heat_map, picture
 from autogp.storage import replacing
 
 __all__ = ["write_report"]
@@ -75,6 +76,7 @@ def write_report(
             facts=[fact for fact in described_facts(estimator) if fact[0] != "importance"],
             training=_training(estimator),
             importance=_importance(held),
+            filters=_filters(held),
             inducing=_inducing(held, **content["at_inducing"]),
         )
     )
@@ -136,6 +138,16 @@ def _importance(held: HeldOut) -> dict[str, Any]:
         for i in order
     ]
     return {"bars": bars, "others": len(shares) - len(left_out) - len(bars), "rest": percent(1 - shares[order].sum())}
+
+
+def _filters(held: HeldOut) -> list[str]:
+    """The small pictures that images are compared with, as addresses; grey is 0, and each has its own range."""
+    features = held.estimator.model_.features
+    found = None if features is None else as_map(features).patterns()
+    if found is None or found.shape[3] not in (1, 3):
+        return []
+    shown = np.moveaxis(found.detach().cpu().numpy()[:MOST_PICTURES], 3, 1)  # planes, [F, C, h, w]
+    return [picture(z, z.shape, (-abs(z).max(), abs(z).max())) for z in shown]
 
 
 def _inducing(held: HeldOut, rows: np.ndarray, said: list[str], heading: str) -> dict[str, Any]:
