@@ -113,7 +113,7 @@ def test_targets(targets, message):
         (spoilt(labels.astype(object), 7, None), "missing label, first in row 7"),
         (spoilt(labels.astype(object), 7, 3), r"labels of different types \(int, str\)"),
         (labels[:10], "X has 30 rows, but y has 10"),
-        (np.stack([labels, labels], 1), "1d array"),
+        (np.stack([labels, labels], 1), "y has 2 columns: for several labels at once they must hold 0 and 1"),
     ],
 )
 def test_labels(targets, message):

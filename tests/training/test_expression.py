@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from autogp import GPClassifier, GPRegressor, load_model
+from autogp.data import ArraySource
+from autogp.features import Scaling
 from autogp.kernels import RBF, Linear, Periodic, Product, RationalQuadratic, Selected, Sum
-from autogp.training import KERNELS
+from autogp.training import KERNELS, start_kernel
 from autogp.training.expression import build, terms_of
 
 
@@ -77,7 +79,7 @@ def test_periodic_equals_its_formula_and_repeats():
     torch.testing.assert_close(kernel.gram(moved, z), kernel.gram(x, z))
 
 
-def test_an_expression_of_a_table_starts_at_the_period_given_and_comes_back_from_its_file(tmp_path):
+def test_an_expression_of_a_table_keeps_the_period_given_and_comes_back_from_its_file(tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"month": np.arange(120.0), "shop": rng.choice(["a", "b", "c"], 120)})
     y = np.sin(2 * np.pi * table["month"] / 12) + (table["shop"] == "a") + 0.1 * rng.normal(size=120)
@@ -90,9 +92,23 @@ def test_an_expression_of_a_table_starts_at_the_period_given_and_comes_back_from
     assert len(shop.columns) >= 3
     assert shop.kernel.log_lengthscale.shape == (1, 1)
     scale = table["month"].std(ddof=0)
-    assert product.kernels[0].kernel.period.item() * scale == pytest.approx(12, rel=0.05)
+    assert product.kernels[0].kernel.period.item() * scale == pytest.approx(12, rel=1e-12)  # it is known, not learnt
     model.save(tmp_path / "model.autogp")
     assert (load_model(tmp_path / "model.autogp").predict(table) == model.predict(table)).all()
+
+
+def test_lengthscales_start_where_an_expression_says_in_the_units_of_the_column():
+    table = pd.DataFrame({"month": np.arange(120.0), "year": np.arange(120.0) // 12})
+    text = "rbf(month, lengthscale=24) + matern32(month, year, lengthscale=3)"
+    kernel = start_kernel(
+        text,
+        ArraySource(table.to_numpy(), np.zeros(120)),
+        Scaling(torch.zeros(2), torch.tensor([40.0, 2.0])),
+        columns={"month": (0, [0]), "year": (1, [1])},
+    )
+    month, both = kernel.kernels
+    assert month.kernel.lengthscale.tolist() == [[pytest.approx(24 / 40)]]
+    assert both.kernel.lengthscale.tolist() == [[pytest.approx(3 / 40), pytest.approx(3 / 2)]]
 
 
 def test_a_classifier_takes_an_expression_too():

@@ -9,7 +9,8 @@ from autogp.kernels import Kernel, Product, Sum
 __all__ = ["Term", "build", "terms_of"]
 
 OPERATORS = {ast.Add: Sum, ast.Mult: Product}
-OPTIONS = {"periodic": ("period",)}  # that a kernel may be given
+STATIONARY = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
+OPTIONS = {"periodic": ("period",), **dict.fromkeys(STATIONARY, ("lengthscale",))}  # where training starts them
 
 
 class Term(NamedTuple):

@@ -135,11 +135,15 @@ def start_kernel(
     def make(term: Term) -> Kernel:
         places = [place for column in term.columns for place in _outputs(name, column, columns)]
         part = x[:, places] if places else x
-        period = None
-        if "period" in term.options:
-            sources = [columns[column][0] for column in term.columns] or slice(None)
-            period = _scaled(source, features, sources, term.options["period"])[places or slice(None)]
-        kernel = _named_kernel(term.name, part, groups, variance, lengthscale, period)
+        sources = [columns[column][0] for column in term.columns] or slice(None)
+        given = {
+            option: _scaled(source, features, sources, amount)[places or slice(None)]
+            for option, amount in term.options.items()
+        }
+        period, own = given.get("period"), given.get("lengthscale")
+        kernel = _named_kernel(term.name, part, groups, variance, lengthscale if own is None else own, period)
+        if period is not None:
+            kernel.log_period.requires_grad_(False)  # it is known
         return Selected(kernel, places) if places else kernel
 
     return build(name, KERNELS, make)
@@ -167,7 +171,7 @@ def _named_kernel(
     x: np.ndarray,
     groups: int,
     variance: float,
-    lengthscale: float | None,
+    lengthscale: float | Tensor | None,
     period: Tensor | None = None,
 ) -> Kernel:
     """A kernel by its name for inputs such as x [R, D]."""
@@ -175,7 +179,8 @@ def _named_kernel(
 
     apart = pairwise_distances(x)[np.triu_indices(len(x), 1)]
     typical = float(np.median(apart[apart > 0])) if (apart > 0).any() else 1.0
-    lengthscales = torch.full((groups, x.shape[1]), lengthscale or typical / 2, dtype=torch.float64)
+    each = torch.as_tensor(typical / 2 if lengthscale is None else lengthscale, dtype=torch.float64)
+    lengthscales = torch.where(each > 0, each, 1.0).expand(groups, x.shape[1])
     size = torch.full((groups,), variance, dtype=torch.float64)
     stationary = {
         "rbf": RBF,
