@@ -47,19 +47,24 @@ class Moments(ABC):
         """KL(q || N(0, I)): exact for one component, else an upper bound by pairs of components.
 
         KL(q || p) = sum_k pi_k KL(q_k || p) - I, where I, the information of v on its component, is at most log K.
-        Kolchinsky and Tracey (2017): I >= -sum_k pi_k log sum_l pi_l exp(-d_kl), with the Bhattacharyya distances
-        d_kl = (m_k - m_l)' (S_k + S_l)^-1 (m_k - m_l) / 4 + log(|(S_k + S_l) / 2| / |S_k|^1/2 |S_l|^1/2) / 2.
-        The bound is exact where components are equal and where they are far apart.
+        Kolchinsky and Tracey (2017): I >= -sum_k pi_k log sum_l pi_l exp(-d_kl), with the distances of `distances`. The
+        bound is exact where components are equal and where they are far apart.
         """
         weights = self.log_weights.exp()
         size = self.mean.shape[-1]
         separate = 0.5 * (weights * (self._cross() - size - self.log_det).sum(-1)).sum()
         if len(weights) == 1:
             return separate
+        return separate + (weights * torch.logsumexp(self.log_weights - self.distances(), -1)).sum()
+
+    def distances(self) -> Tensor:
+        """Bhattacharyya's, -log int sqrt(q_k q_l), between the components, [K, K]:
+
+        (m_k - m_l)' (S_k + S_l)^-1 (m_k - m_l) / 4 + log(|(S_k + S_l) / 2| / |S_k|^1/2 |S_l|^1/2) / 2.
+        """
         mahalanobis, log_det = self._pairs()
-        log_dets = 0.5 * (self.log_det[:, None] + self.log_det[None])  # log |S_k|^1/2 |S_l|^1/2
-        distance = (0.25 * mahalanobis + 0.5 * (log_det - size * math.log(2) - log_dets)).sum(-1)  # [K, K]
-        return separate + (weights * torch.logsumexp(self.log_weights - distance, -1)).sum()
+        log_dets = 0.5 * (self.log_det[:, None] + self.log_det[None]) + self.mean.shape[-1] * math.log(2)
+        return (0.25 * mahalanobis + 0.5 * (log_det - log_dets)).sum(-1)
 
     def jensen_kl(self) -> Tensor:
         """The paper's bound: Jensen's inequality on the entropy, and the exact cross entropy.

@@ -29,7 +29,7 @@ from autogp.kernels import Kernel
 from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.model import Marginals, Predictor, SparseGP
 from autogp.objectives import expected_log_prob, log_predictive
-from autogp.posteriors import Natural, Posterior
+from autogp.posteriors import Natural
 from autogp.printing import escaped
 from autogp.training import (
     KERNELS,
@@ -38,6 +38,7 @@ from autogp.training import (
     Start,
     absorb,
     converge,
+    mix,
     refine,
     start_inducing_inputs,
     start_kernel,
@@ -252,6 +253,8 @@ class GPEstimator(BaseEstimator):
             self._train(model, rows, weights, validation, strata, seed, callbacks)
             if self._gaps.flagged.any():
                 self._train_beside_gaps(model, rows, weights, validation, seed, callbacks)
+            if self.n_components > 1:
+                self._mix(model, rows, weights, callbacks)
         self.n_rows_ = count
         self._score_training_rows(rows, weights)
         if encoding is not None:
@@ -355,6 +358,23 @@ class GPEstimator(BaseEstimator):
             self.history_ += _continued(history.rows, before)
             self.stopped_ = history.stopped
 
+    def _mix(self, model: SparseGP, rows: Source, weights: np.ndarray | None, callbacks: Sequence[Callback]) -> None:
+        """Puts a mixture in the place of the Gaussian q that was trained."""
+        history = mix(
+            model,
+            rows,
+            self.settings_,
+            self.n_components,
+            weights=weights,
+            target_scaler=self.target_scaler_,
+            folder=None if self.checkpoint is None else Path(self.checkpoint) / "mixture",
+            callbacks=callbacks,
+            verbose=self.verbose,
+        )
+        if history is not None:
+            self.best_epoch_ = self.history_[-1]["epoch"] + history.best_epoch
+            self.history_ += _continued(history.rows, self.history_[-1])
+
     def _train_beside_gaps(
         self,
         model: SparseGP,
@@ -393,8 +413,8 @@ class GPEstimator(BaseEstimator):
         """Whether "auto" may go on by the predictive density: with classes, and rows enough to decide by."""
         return (
             self.objective == "auto"
+            and self.n_components == 1
             and len(strata) >= FEWEST_REFINED
-            and model.posterior.has_natural_form
             and self.settings_.optimiser == "natural"
             and self.settings_.objective == "elbo"
             and self.settings_.plan is None
@@ -465,9 +485,7 @@ class GPEstimator(BaseEstimator):
         z = start_inducing_inputs(rows, self.n_inducing, features, seed, by_class, torch.float64, groups)
         if start.dtype == "float32" or (start.dtype is None and z.shape[-1] > FEW_COLUMNS):
             z = z.to(torch.float32)
-        generator = torch.Generator().manual_seed(seed)
-        posterior = Posterior(likelihood.num_latents, z.shape[-2], self.n_components, generator=generator)
-        model = SparseGP(kernel, likelihood, z, features, posterior)
+        model = SparseGP(kernel, likelihood, z, features)
         if start.latents:
             start_latents(model, seed)
         return model

@@ -3,6 +3,7 @@
 from autogp.training.checkpoint import CheckpointError
 from autogp.training.fullbatch import converge
 from autogp.training.loop import History, TrainingDivergedError, train
+from autogp.training.mixture import mix
 from autogp.training.progress import Callback, PlainLines, Progress, ProgressBar, TrainingInterruptedError
 from autogp.training.refine import refine
 from autogp.training.schedule import Phase, Settings
@@ -30,6 +31,7 @@ __all__ = [
     "TrainingInterruptedError",
     "absorb",
     "converge",
+    "mix",
     "refine",
     "start_inducing_inputs",
     "start_kernel",
