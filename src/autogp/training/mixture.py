@@ -134,7 +134,8 @@ def _beside(posterior: Posterior, seed: int) -> Posterior:
     moments = posterior.moments()
     away = torch.randn(posterior.mean.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     away = (APART * away / away.norm()).to(posterior.mean.device)
-    moved = Posterior(*posterior.mean.shape[1:]).to(posterior.mean.device)
+    _, latents, size = posterior.mean.shape
+    moved = Posterior(latents, size).to(posterior.mean.device)
     moved.set_moments(moments.mean + (moments.upper_root() @ away[..., None]).squeeze(-1), moments.covariance())
     return moved
 
