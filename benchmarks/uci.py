@@ -128,7 +128,7 @@ def table(ours: dict[str, Any], peers: dict[str, Any]) -> str:
         own, other = ([run["log_likelihood"] for run in runs] for runs in pair)
         difference = np.subtract(own, other)
         error = "rmse" if "rmse" in pair[0][0] else "error_rate"
-        differences.append(difference.mean())
+        differences.append(difference.mean() / (difference.std(ddof=1) / np.sqrt(len(splits))))
         errors.append(mean_of(pair[0], error) - mean_of(pair[1], error))
         cells = [name, f"{pair[0][0]['rows']:,}", str(pair[0][0]["inputs"]), str(len(splits))]
         cells += [with_error(own), with_error(other)]
@@ -137,7 +137,8 @@ def table(ours: dict[str, Any], peers: dict[str, Any]) -> str:
         cells += [f"{mean_of(runs, 'seconds'):.0f}" for runs in pair]
         cells.append(f"{pair[1][0]['recipe']}, {pair[1][0]['steps']} steps")
         lines.append(f"| {' | '.join(cells)} |")
-    better, closer = sum(each > 0 for each in differences), sum(each < 0 for each in errors)
+    better, worse = (sum(sign * each > 2 for each in differences) for sign in (1, -1))
+    closer = sum(each < 0 for each in errors)
     versions = ", ".join(
         f"{name} {number}" for results in (ours, peers) for name, number in results["versions"].items()
     )
@@ -153,7 +154,8 @@ GPflow's recipe and number of steps were chosen for each set on validation rows,
 kernel is RBF or, where the recipe says so, Matérn 5/2, which SVGP has for counts and classes only. autogp runs with its
 defaults: a Matérn 5/2 kernel and, for all regressions but protein, L-BFGS on all rows at once.
 
-autogp has the better log-likelihood on {better} of {len(lines)} sets, and the smaller error on {closer}.
+autogp has the better log-likelihood by more than two standard errors of the difference on {better} of
+{len(lines)} sets, GPflow on {worse}. autogp has the smaller error on {closer}.
 
 | {" | ".join(COLUMNS)} |
 {"|---" * len(COLUMNS)}|

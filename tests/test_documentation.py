@@ -58,6 +58,61 @@ def test_the_readme_quotes_the_files_of_results_that_it_links() -> None:
         assert quoted == [f"{100 * error:.2f}", f"{nlp:.{4 if nlp < 1 else 3}f}"][: len(quoted)], row
 
 
+def quoted_rows(page: Path) -> list[tuple[dict[str, str], str]]:
+    """Rows of tables, cells by their heads, with the source that a comment in the row names; none: ""."""
+    found, heads = [], []
+    for line in page.read_text().splitlines():
+        if not line.startswith("|"):
+            heads = []
+            continue
+        source = re.search(r"<!-- (.*?) -->", line)
+        cells = [cell.strip() for cell in re.sub(r"<!--.*?-->", "", line).strip("|").split("|")]
+        if not heads:
+            heads = cells
+        elif set(line) - set("|- "):
+            found.append((dict(zip(heads, cells, strict=True)), "" if source is None else source.group(1)))
+    return found
+
+
+def of_files(cell: str, values: list[float], scale: float) -> str:
+    """The mean of scores, and where the cell gives one its standard error, with as many digits as the cell has."""
+    digits = [len(number.partition(".")[2]) for number in re.findall(r"\d+\.\d+", cell)]
+    shown = [f"{scale * np.mean(values):.{digits[0]}f}"]
+    if len(digits) > 1:
+        shown.append(f"{scale * np.std(values, ddof=1) / len(values) ** 0.5:.{digits[1]}f}")
+    return " ± ".join(shown)
+
+
+METRICS = {"error": ("error", 100), "NLP": ("nlp", 1), "SMSE": ("smse", 1)}  # by the last word of a column's head
+
+
+def test_the_page_of_experiments_quotes_the_files_of_results() -> None:
+    """Each row names its source: runs (means over their files), a row of a page of results, or the paper."""
+    rows = quoted_rows(ROOT / "docs/experiments.md")
+    checked = 0
+    for cells, source in rows:
+        if source == "the paper" or "1,400 ill-conditioned covariance matrices" in cells:
+            continue
+        if source.startswith("page "):
+            _, name, start = source.split()
+            (line,) = re.findall(rf"^\| {start} \|.*", (ROOT / "results" / name).read_text(), flags=re.MULTILINE)
+            known = set(re.findall(r"[-+]?\d+\.?\d*", line))
+            numbers = re.findall(r"[-+]?\d+\.?\d*", " ".join([*cells.values()][1:]))
+            assert set(numbers) <= known | {"5", "2"}, cells  # of Matérn 5/2
+            checked += len(numbers)
+            continue
+        files = sorted((ROOT / "results").glob(f"{source}.json"))
+        assert files, f"no source, or no such file: {cells} {source}"
+        scores = [json.loads(file.read_text())["scores"] for file in files]
+        for head, cell in cells.items():
+            if head.split()[-1] in METRICS and cell:
+                metric, scale = METRICS[head.split()[-1]]
+                quoted = cell.strip("*% ")
+                assert quoted == of_files(quoted, [each[metric] for each in scores], scale), (head, cells, source)
+                checked += 1
+    assert checked > 90
+
+
 def test_the_page_of_benchmarks_quotes_the_run_with_a_slow_kernel() -> None:
     quoted = re.search(
         r"GPflow\s+reaches 0.12 after (\S+) s instead of (\S+), and ends at (\S+) instead of (\S+)\.\n",

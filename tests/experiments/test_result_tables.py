@@ -99,6 +99,15 @@ def test_experiments_follow_each_other_and_single_sizes_have_no_figure(tmp_path:
     assert "svg" not in text
 
 
+@pytest.mark.parametrize(("spread", "bold"), [(0.01, True), (0.2, False)])
+def test_the_best_objective_is_bold_where_it_is_so_by_two_standard_errors(tmp_path: Path, spread, bold) -> None:
+    for objective, nlp in (("elbo", 0.5), ("loo", 0.4)):
+        for seed, shift in enumerate((-spread, 0.0, spread)):
+            own = {"objective": objective, "seed": seed, "scores": {"error": 0.1, "nlp": nlp + shift}}
+            write(tmp_path, f"{objective}-{seed}", **own)
+    assert ("| **0.4000 ±" in make_tables(tmp_path).read_text()) == bold
+
+
 def test_objectives_stand_side_by_side_where_there_are_several_data_sets(tmp_path: Path) -> None:
     for data, scores in {"a": (0.5, 0.3), "b": (0.2, 0.4)}.items():
         for objective, nlp in zip(("elbo", "loo"), scores, strict=True):
@@ -109,13 +118,13 @@ def test_objectives_stand_side_by_side_where_there_are_several_data_sets(tmp_pat
     assert [line for line in text.splitlines() if line.startswith("|")] == [
         "| data | kernel | error, elbo | error, loo | NLP, elbo | NLP, loo | seeds |",
         "| --- | --- | --- | --- | --- | --- | --- |",
-        "| a | rbf | 10.00 % | 10.00 % | 0.5000 | **0.3000** | 1 |",
-        "| b | rbf | 10.00 % | 10.00 % | **0.2000** | 0.4000 | 1 |",
+        "| a | rbf | 10.00 % | 10.00 % | 0.5000 | 0.3000 | 1 |",
+        "| b | rbf | 10.00 % | 10.00 % | 0.2000 | 0.4000 | 1 |",
         "| experiment | kernel | preset | inducing inputs | NLP, elbo | NLP, loo | error, elbo | error, loo "
         "| calibration error, elbo | calibration error, loo | seeds |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-        "| mnist a | rbf | ours | 200 | 0.5000 | **0.3000** | 10.00 % | 10.00 % |  |  | 1 |",
-        "| mnist b | rbf | ours | 200 | **0.2000** | 0.4000 | 10.00 % | 10.00 % |  |  | 1 |",
+        "| mnist a | rbf | ours | 200 | 0.5000 | 0.3000 | 10.00 % | 10.00 % |  |  | 1 |",
+        "| mnist b | rbf | ours | 200 | 0.2000 | 0.4000 | 10.00 % | 10.00 % |  |  | 1 |",
     ]
 
 

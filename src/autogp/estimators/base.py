@@ -451,6 +451,8 @@ class GPEstimator(BaseEstimator):
         }
         base = self.settings or Settings()
         found = replace(base, seed=seed, **{name: value for name, value in given.items() if value is not None})
+        if self.n_components > 1 and found.time_budget is not None:
+            found = replace(found, time_budget=found.time_budget / 2)  # the other half is for the mixture
         if found.batch_size is None:
             found = replace(found, batch_size=count if count <= ONE_BATCH else None)
         whole = found.batch_size is not None and found.batch_size >= count

@@ -48,7 +48,10 @@ BENCHMARKS = {  # pages of benchmarks/
 }
 DEFAULTS = plain(asdict(Settings()))
 VARIED = {"objective", "samples", "seed", "max_epochs", "time_budget", "checkpoint_seconds", "device"}  # shown, or free
-COMPARED = "Models that were trained with more than one objective; `docs/leave-one-out.md` discusses them."
+COMPARED = (
+    "Models that were trained with more than one objective; `docs/leave-one-out.md` discusses them. The best NLP is "
+    "bold where it is better than the others by more than two standard errors of the difference."
+)
 
 
 def make_tables(folder: str | Path) -> Path:
@@ -165,7 +168,7 @@ def _table(records: list[Record]) -> str:
 
 
 def _by_objective(records: list[Record], axes: Mapping[str, Callable[[Record], Any]], metrics: Sequence[str]) -> str:
-    """The objectives side by side, the best NLP in bold, for what was learnt by several."""
+    """The objectives side by side, for what was learnt by several; the best NLP in bold if it is surely so."""
     objectives = [name for name in COLOURS if any(record["objective"] == name for record in records)]
     groups: dict[tuple, dict[str, list[Record]]] = defaultdict(lambda: {name: [] for name in objectives})
     for record in records:
@@ -178,7 +181,7 @@ def _by_objective(records: list[Record], axes: Mapping[str, Callable[[Record], A
     lines = [heads, ["---"] * len(heads)]
     for key, own in groups.items():
         known = {name: group for name, group in own.items() if group}
-        best = min(known, key=lambda name: np.mean([record["scores"]["nlp"] for record in known[name]]))
+        best = _best({name: [record["scores"]["nlp"] for record in group] for name, group in known.items()})
         cells = [
             f"**{_number(metric, own[name])}**" if metric == "nlp" and name == best else _number(metric, own[name])
             for metric in metrics
@@ -187,6 +190,17 @@ def _by_objective(records: list[Record], axes: Mapping[str, Callable[[Record], A
         seeds = sorted({len(group) for group in known.values()})
         lines.append([*map(str, key), *cells, " or ".join(map(str, seeds))])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _best(values: Mapping[str, Sequence[float]]) -> str | None:
+    """The name with the smallest mean, if all others are above it by two standard errors; from two seeds each."""
+    if min(map(len, values.values())) < 2:
+        return None
+    means = {name: float(np.mean(own)) for name, own in values.items()}
+    errors = {name: float(np.var(own, ddof=1)) / len(own) for name, own in values.items()}  # squared
+    best, *others = sorted(means, key=means.__getitem__)
+    surely = all(means[name] - means[best] > 2 * np.sqrt(errors[name] + errors[best]) for name in others)
+    return best if surely else None
 
 
 def _number(metric: str, records: list[Record]) -> str:

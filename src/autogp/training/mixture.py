@@ -91,7 +91,8 @@ def _settle(model: SparseGP, posterior: Posterior, feed: Feed, batches: Batches,
     """Natural gradients of the ELBO; nothing but this posterior learns."""
     q, generator = Natural.of(posterior), torch.Generator(feed.device)
     for step in range(STEPS):
-        batch = feed.batch(*map(torch.from_numpy, batches.load(step)), batches.indices(step))
+        x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in batches.load(step))
+        batch = feed.batch(x, y, batches.indices(step))
         if "elbo" in model.likelihood.sampled:
             generator.manual_seed((settings.seed << 32) + step)
             batch = batch._replace(noise=draw(model, len(batch.x), settings.samples, generator))
