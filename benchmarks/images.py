@@ -2,14 +2,13 @@
 
 import math
 import time
-from collections.abc import Iterable
-from typing import cast
 
 import numpy as np
 import torch
 
 from autogp.features import Convolutional
 from autogp.features.patches import PatchLayer, patches_of
+from autogp.features.whitening import Whitening
 
 ROUNDS = 5
 CASES = {
@@ -23,10 +22,14 @@ def flops(features: Convolutional) -> float:
     """Multiplications and additions that one image needs, in products of matrices alone."""
     shape = (*features.image_shape, 1)[:3]
     x, total = torch.zeros(1, *shape), 0.0
-    for layer in cast(Iterable[PatchLayer], features.fitted):
+    for layer in features.fitted:
+        if isinstance(layer, Whitening):
+            total += 2 * shape[0] * shape[1] * layer.weights.numel()
+            continue
+        assert isinstance(layer, PatchLayer)
         places, width = patches_of(x, layer.size).shape[1:3].numel(), layer.filters.shape[1]
         down, across = (length - layer.size + 1 for length in x.shape[1:3])
-        total += 2 * places * width * (len(layer.filters) + (0 if layer.whitening is None else width))
+        total += 2 * places * width * len(layer.filters)
         x = layer(x)
         count = len(layer.filters)
         total += 2 * count * (x.shape[1] * down * across + x.shape[1] * x.shape[2] * across)  # pooling

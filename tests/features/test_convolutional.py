@@ -14,7 +14,8 @@ from sklearn.pipeline import make_pipeline
 from autogp import GPClassifier, load_model, persistence
 from autogp.data import ArraySource
 from autogp.features import Convolutional, PatchLayer, PrincipalComponents
-from autogp.features.patches import inverse_root, patches_of, pooling_weights, spherical_kmeans, whitening_of
+from autogp.features.patches import inverse_root, patches_of, pooling_weights, spherical_kmeans
+from autogp.features.whitening import Whitening, inverse_root_covariance
 
 LAYERS = [(12, 3, 2), (10, 2, 2)]
 
@@ -36,8 +37,6 @@ def layer_by_loops(x: np.ndarray, layer: PatchLayer) -> np.ndarray:
     for i in range(places[0]):
         for j in range(places[1]):
             patch = x[i : i + size, j : j + size].reshape(-1)
-            if layer.mean is not None and layer.whitening is not None:
-                patch = layer.whitening.numpy() @ (patch - layer.mean.numpy())
             norm = np.linalg.norm(patch)
             if norm > 0:
                 phi[i, j] = [norm * math.exp((z @ patch / norm - 1) / sigma**2) for z in filters]
@@ -61,20 +60,33 @@ def layer_by_loops(x: np.ndarray, layer: PatchLayer) -> np.ndarray:
     return out
 
 
+def whitened_by_loops(x: np.ndarray, whitening: Whitening) -> np.ndarray:
+    """One image [H, W, C], pixel by pixel."""
+    reach = 3
+    padded = np.pad(x, ((reach, reach), (reach, reach), (0, 0)), mode="reflect")
+    out = np.zeros_like(x)
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            patch = padded[i : i + 2 * reach + 1, j : j + 2 * reach + 1].reshape(-1)
+            out[i, j] = whitening.weights.numpy().T @ (patch - whitening.mean.numpy())
+    return out
+
+
 def test_the_forward_pass_equals_the_formulas_by_plain_loops() -> None:
     images = some_images(8)
-    features = Convolutional((12, 11, 3), LAYERS, num_components=6).fit(images).double()
+    features = Convolutional((12, 11, 3), LAYERS, num_components=6, ridge=0.01).fit(images).double()
     assert features.mean is not None
     assert features.directions is not None
     expected = []
     for image in images.astype(np.float64):
-        x = image
-        for layer in features.fitted:
+        assert isinstance(features.fitted[0], Whitening)
+        x = whitened_by_loops(image, features.fitted[0])
+        for layer in features.fitted[1:]:
             assert isinstance(layer, PatchLayer)
             x = layer_by_loops(x, layer)
         expected.append((x.reshape(-1) - features.mean.numpy()) @ features.directions.numpy())
     np.testing.assert_allclose(features(torch.from_numpy(images)).numpy(), expected, rtol=1e-9, atol=1e-9)
-    in_float32 = Convolutional((12, 11, 3), LAYERS, num_components=6).fit(images)(torch.from_numpy(images))
+    in_float32 = Convolutional((12, 11, 3), LAYERS, num_components=6, ridge=0.01).fit(images)(torch.from_numpy(images))
     np.testing.assert_allclose(in_float32.numpy(), expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
@@ -86,7 +98,7 @@ def test_features_approximate_the_kernel_of_patches_as_filters_grow() -> None:
     exact = norm[:, None] * norm * torch.exp((test @ test.mT / (norm[:, None] * norm) - 1) / sigma**2)
     errors = []
     for count in (4, 20, 100, 400):
-        layer = PatchLayer.of(patches, count, 2, 1, sigma, None, seed=0).double()
+        layer = PatchLayer.of(patches, count, 2, 1, sigma, seed=0).double()
         phi = layer(test.reshape(50, 2, 2, 1)).reshape(50, -1)  # one patch in each image, nothing to pool
         errors.append((phi @ phi.mT - exact).norm().item() / exact.norm().item())
     assert errors == sorted(errors, reverse=True)
@@ -123,7 +135,7 @@ def test_mirror_gives_an_image_and_its_mirror_image_the_mean_of_their_features()
     plain = Convolutional((12, 11, 3), LAYERS, num_components=5).fit(images)
     features = Convolutional((12, 11, 3), LAYERS, num_components=5, mirror=True).fit(images)
     for one, other in zip(plain.fitted, features.fitted, strict=True):  # filters are those of the images as they are
-        assert torch.equal(one.filters, other.filters)
+        assert all(torch.equal(*pair) for pair in zip(one.buffers(), other.buffers(), strict=True))
     x = torch.from_numpy(images)
     torch.testing.assert_close(features(x.flip(2)), features(x), rtol=1e-4, atol=1e-4 * features(x).abs().max().item())
     plain.mean, plain.directions = features.mean, features.directions
@@ -238,9 +250,38 @@ def test_whitened_patches_have_covariance_c_over_c_plus_ridge() -> None:
     patches = torch.from_numpy(np.random.default_rng(0).normal(size=(500, 4)) @ np.diag([1.0, 2, 3, 4]) + 5)
     covariance = torch.cov(patches.mT, correction=0)
     ridge = 0.1 * torch.eye(4, dtype=torch.float64) * covariance.diagonal().mean()
-    mean, whitening = whitening_of(patches, 0.1)
-    found = torch.cov(((patches - mean) @ whitening).mT, correction=0)
+    mean, root = inverse_root_covariance(patches, 0.1)
+    found = torch.cov(((patches - mean) @ root).mT, correction=0)
     torch.testing.assert_close(found, covariance @ torch.linalg.inv(covariance + ridge), atol=1e-10, rtol=0)
+
+
+def test_photographs_are_whitened_and_drawings_and_small_images_are_not() -> None:
+    photographs = some_images(40, (16, 18))
+    drawings = np.where(np.arange(18) < 9, 0, photographs)
+
+    def whitens(images: np.ndarray, **options) -> bool:
+        fitted = Convolutional(images.shape[1:], [(8, 3, 2)], num_components=3, **options).fit(images).fitted
+        return isinstance(fitted[0], Whitening)
+
+    assert whitens(photographs)
+    assert not whitens(drawings)
+    assert not whitens(photographs[:, :15])
+    assert whitens(drawings, ridge=0.1)
+    assert not whitens(photographs, ridge=None)
+
+
+def test_pixels_of_whitened_images_are_hardly_correlated_with_their_neighbours() -> None:
+    images = torch.from_numpy(some_images(200, (16, 16, 3)).astype(np.float64))
+    whitened = Whitening.of(patches_of(images, 7).flatten(0, 2), 3, 0.001)(images)
+    assert whitened.shape == images.shape
+
+    def neighbours(x: torch.Tensor) -> float:
+        inner = x[:, 4:-4, 4:-4]
+        pairs = torch.stack([inner[:, :, 1:, 0].flatten(), inner[:, :, :-1, 0].flatten()])
+        return abs(torch.corrcoef(pairs)[0, 1].item())
+
+    assert neighbours(images) > 0.6
+    assert neighbours(whitened) < 0.15
 
 
 def test_spherical_kmeans_finds_the_directions_of_clusters() -> None:

@@ -26,12 +26,22 @@ EXPERIMENT = Experiment(
             }
         ),
         "images": Preset(
-            IMAGES | {"features": Convolutional((3, 32, 32), layers=[(128, 5, 3), (512, 3, 3)], num_components=600)},
+            IMAGES
+            | {
+                "features": Convolutional(
+                    (3, 32, 32), layers=[(128, 5, 3), (512, 3, 3)], num_components=600, mirror=True
+                )
+            },
             inducing=(500,),
             objectives=("predictive",),
         ),
         "images, large": Preset(
-            IMAGES | {"features": Convolutional((3, 32, 32), layers=[(256, 5, 2), (1024, 3, 5)], num_components=1000)},
+            IMAGES
+            | {
+                "features": Convolutional(
+                    (3, 32, 32), layers=[(256, 3, 2), (1024, 3, 6)], num_components=1000, mirror=True
+                )
+            },
             inducing=(1000,),
             objectives=("predictive",),
         ),

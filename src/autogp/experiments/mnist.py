@@ -25,10 +25,14 @@ EXPERIMENT = Experiment(
             OURS | {"share_kernel": True, "settings": replace(SETTINGS, kernel_rate=0.03)}, inducing=(10, 200)
         ),
         "components": Preset(OURS | {"features": PrincipalComponents(80)}, inducing=(200, 1000)),
-        "images": Preset(IMAGES | {"features": Convolutional((28, 28))}, inducing=(200,), objectives=("predictive",)),
+        "images": Preset(
+            IMAGES | {"features": Convolutional((28, 28), num_components=300)},
+            inducing=(200,),
+            objectives=("predictive",),
+        ),
         "images, large": Preset(
             IMAGES | {"features": Convolutional((28, 28), layers=[(128, 5, 2), (400, 3, 3)], num_components=300)},
-            inducing=(500,),
+            inducing=(300,),
             objectives=("predictive",),
         ),
         "paper": Preset(

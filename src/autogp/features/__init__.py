@@ -8,6 +8,7 @@ from autogp.features.convolutional import Convolutional
 from autogp.features.embedding import Embedding
 from autogp.features.patches import PatchLayer
 from autogp.features.scaling import Scaling
+from autogp.features.whitening import Whitening
 
 __all__ = [
     "Categories",
@@ -22,6 +23,7 @@ __all__ = [
     "PrincipalComponents",
     "Scaling",
     "Transformer",
+    "Whitening",
     "apply_frozen",
     "apply_once",
 ]

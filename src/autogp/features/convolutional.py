@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,10 +12,15 @@ from torch import Tensor, nn
 from autogp.data import Source
 from autogp.features.base import Transformer, as_rows
 from autogp.features.patches import PatchLayer, patches_of
+from autogp.features.whitening import Whitening
 
 __all__ = ["Convolutional"]
 
 SMALLEST_SIDE = 8
+SMALL_SIDE = 16
+WHITENED_SIZE = 7  # of the patches by which images are whitened,
+RIDGE = 0.01  # by how much at most,
+BLANK_SHARE = 0.1  # and of how many of them may be blank
 PATCH_IMAGES = 3_000  # from which a layer learns,
 MOST_PATCHES = 50_000
 SAMPLE_NUMBERS = 2**26  # 256 MiB: of patches, and of features whose principal components are found
@@ -42,7 +47,8 @@ class Convolutional(Transformer):
         num_components: D, or as many as there are.
         power: 1 keeps the variances of the components, 0 makes them equal.
         sigma: Of the kernel of patches, a typical distance between patches of norm 1.
-        ridge: Of the whitening of the first layer's patches, relative to their mean variance; None for none.
+        ridge: Of the whitening of images, relative to the mean variance of a pixel; None for no whitening. "auto" is
+            0.01, or None for images below 16 pixels and those of which a tenth or more is blank, as drawings are.
         mirror: Whether an image and its mirror image, left for right, have the same features: the mean of the two.
         fitted, mean, directions: What `fit` learns: the layers, and the principal components of what they give.
 
@@ -53,6 +59,7 @@ class Convolutional(Transformer):
     """
 
     image_shape: Sequence[int]
+    ridge: float | Literal["auto"] | None
     scaled_outputs = True
     learnt = ("fitted", "mean", "directions")
     mean: Tensor | None  # [D']
@@ -65,7 +72,7 @@ class Convolutional(Transformer):
         num_components: int = 150,
         power: float = 0.5,
         sigma: float = 0.6,
-        ridge: float | None = 0.05,
+        ridge: float | Literal["auto"] | None = "auto",
         mirror: bool = False,
         fitted: Sequence[nn.Module] = (),
         mean: Tensor | None = None,
@@ -113,12 +120,25 @@ class Convolutional(Transformer):
         source = as_rows(X)
         random = np.random.default_rng(seed)
         self.fitted, self.mean, self.directions = nn.ModuleList(), None, None
-        for number, (filters, size, pool) in enumerate(self._layers):
+        patches = self._patches(source, WHITENED_SIZE, random)
+        if bool((patches == patches[0, 0]).all()):
+            raise ValueError("the images never vary: there is nothing to learn patches from")
+        if (ridge := self._ridge(patches)) is not None:
+            self.fitted.append(Whitening.of(patches, _sizes(self.image_shape)[2], ridge))
+        for filters, size, pool in self._layers:
             patches = self._patches(source, size, random)
-            ridge = self.ridge if number == 0 else None
-            self.fitted.append(PatchLayer.of(patches, filters, size, pool, self.sigma, ridge, seed))
+            self.fitted.append(PatchLayer.of(patches, filters, size, pool, self.sigma, seed))
         self._find_components(source, random)
         return self
+
+    def _ridge(self, patches: Tensor) -> float | None:
+        """That of the whitening; "auto" leaves drawings on a blank ground as they are, and very small images."""
+        if self.ridge != "auto":
+            return self.ridge
+        height, width, channels = _sizes(self.image_shape)
+        pixels = patches.unflatten(1, (-1, channels))
+        blank = (pixels == pixels[:, :1]).all(2).all(1).double().mean()
+        return None if min(height, width) < SMALL_SIDE or blank > BLANK_SHARE else RIDGE
 
     def forward(self, x: Tensor) -> Tensor:
         if self.mean is None or self.directions is None:
@@ -150,11 +170,9 @@ class Convolutional(Transformer):
                 yield part.reshape(-1, *shape).contiguous()
 
     def patterns(self) -> Tensor | None:
-        """Those of the first layer, as they are compared with whitened patches."""
-        if not self.fitted:
-            return None
-        _, size, _ = self._layers[0]
-        return cast(PatchLayer, self.fitted[0]).filters.unflatten(1, (size, size, -1))
+        """Filters of the first layer, as they are compared with patches of whitened images."""
+        first = next((each for each in self.fitted if isinstance(each, PatchLayer)), None)
+        return None if first is None else first.filters.unflatten(1, (first.size, first.size, -1))
 
     def _chunk_rows(self) -> int:
         """How many rows keep the largest array of a forward pass in a processor's cache."""
@@ -209,7 +227,7 @@ def _sizes(image_shape: Sequence[int]) -> tuple[int, int, int]:
 def default_layers(height: int, width: int, channels: int) -> list[tuple[int, int, int]]:
     """Two layers for images of this shape: the first gives about 8 places down and across, the second about 3."""
     side = min(height, width)
-    if side < 16:
+    if side < SMALL_SIDE:
         return [(64, 3, 1), (128, 3, 2)]
     first = max(2, round((side - 4) / 8))
     return [(64, 5, first), (200, 3, max(1, math.ceil((math.ceil((side - 4) / first) - 2) / 3)))]

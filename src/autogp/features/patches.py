@@ -7,9 +7,10 @@ from torch import Tensor
 
 from autogp.features.base import FeatureMap
 
-__all__ = ["PatchLayer", "patches_of", "pooling_weights", "spherical_kmeans", "whitening_of"]
+__all__ = ["PatchLayer", "patches_of", "pooling_weights", "spherical_kmeans"]
 
 KMEANS_STEPS = 10
+FEW_CHANNELS = 8
 SMALLEST_NORM = 1e-30  # of a blank patch, which has no direction
 ROOT_FLOOR = 1e-2  # added to the square roots of the eigenvalues of K_ZZ, which may be as small as rounding
 
@@ -20,7 +21,7 @@ class PatchLayer(FeatureMap):
     The kernel of two patches x, x' is |x| |x'| exp((cos - 1) / sigma^2), where cos is the cosine of their angle. Its
     features at F filters Z, patches of norm 1, are
 
-        x_p    = W (patch at p - mean)                          of size x size x C numbers
+        x_p    the patch at p                                   of size x size x C numbers
         phi_p  = |x_p| exp((Z x_p / |x_p| - 1) / sigma^2)       [F]
         out    = K_ZZ^(-1/2) sum_p w_p phi_p                    w: Gaussian around each of the h x w places
 
@@ -32,45 +33,26 @@ class PatchLayer(FeatureMap):
         sigma: Of the kernel.
         filters: Z, [F, size * size * C], of norm 1.
         projection: K_ZZ^(-1/2), [F, R].
-        mean: Of the patches, [size * size * C].
-        whitening: W, symmetric, [size * size * C, size * size * C]; without it and `mean` patches stay as they are.
     """
 
     filters: Tensor
     projection: Tensor
-    mean: Tensor | None
-    whitening: Tensor | None
 
-    def __init__(
-        self,
-        size: int,
-        pool: int,
-        sigma: float,
-        filters: Tensor,
-        projection: Tensor,
-        mean: Tensor | None = None,
-        whitening: Tensor | None = None,
-    ):
+    def __init__(self, size: int, pool: int, sigma: float, filters: Tensor, projection: Tensor):
         super().__init__()
         self.size, self.pool, self.sigma = size, pool, sigma
         self.register_buffer("filters", filters)
         self.register_buffer("projection", projection)
-        self.register_buffer("mean", mean)
-        self.register_buffer("whitening", whitening)
 
     @classmethod
-    def of(cls, patches: Tensor, num_filters: int, size: int, pool: int, sigma: float, ridge: float | None, seed: int):
-        """Learnt from patches [N, size * size * C]; `ridge` is that of the whitening, None to leave patches as are."""
-        mean = whitening = None
-        if ridge is not None:
-            mean, whitening = whitening_of(patches, ridge)
-            patches = (patches - mean) @ whitening
+    def of(cls, patches: Tensor, num_filters: int, size: int, pool: int, sigma: float, seed: int) -> "PatchLayer":
+        """Learnt from patches [N, size * size * C]."""
         filters = spherical_kmeans(patches, num_filters, seed)
-        return cls(size, pool, sigma, filters, inverse_root(filters, sigma), mean, whitening)
+        return cls(size, pool, sigma, filters, inverse_root(filters, sigma))
 
     def forward(self, x: Tensor) -> Tensor:
-        patches = self.prepared(x).flatten(0, 1)  # [B P, D]
-        norm = patches.norm(dim=-1, keepdim=True).clamp(min=SMALLEST_NORM)
+        patches = self.patches(x)  # [B P, D]
+        norm = patches.norm(dim=1, keepdim=True).clamp(min=SMALLEST_NORM)
         # |x_p| exp((Z x_p / |x_p| - 1) / sigma^2) = exp(Z (x_p / |x_p| / sigma^2) + log |x_p| - 1 / sigma^2), so that
         # the largest array is written by the product, turned into exponentials in place, and read once by the pooling
         towards = patches * (self.sigma**-2 / norm)
@@ -78,14 +60,13 @@ class PatchLayer(FeatureMap):
         batch, down, across = len(x), *(length - self.size + 1 for length in x.shape[1:3])
         return self.pooled(phi.view(batch, down, across, -1)) @ self.projection
 
-    def prepared(self, x: Tensor) -> Tensor:
-        """Patches as the kernel sees them, [B, P, size * size * C]."""
-        if self.mean is None or self.whitening is None:
-            return patches_of(x, self.size).flatten(1, 2)
-        # W (patch - mean). Images have few channels: a row of one plane is longer than a row of a patch to copy
-        planes = _windows(x, self.size).permute(0, 3, 4, 5, 1, 2).flatten(1, 3).flatten(2)  # [B, D, P]
-        shift = (self.mean @ self.whitening).expand(len(x), planes.shape[2], -1)
-        return torch.baddbmm(shift, planes.mT, self.whitening.expand(len(x), -1, -1), beta=-1)
+    def patches(self, x: Tensor) -> Tensor:
+        """Those of all images, [B P, size * size * C]."""
+        windows = _windows(x, self.size)
+        if x.shape[3] >= FEW_CHANNELS:
+            return windows.reshape(-1, self.filters.shape[1])
+        # A row of a plane is longer than a row of a patch: it takes less time to copy planes, and to transpose
+        return windows.permute(3, 4, 5, 0, 1, 2).reshape(self.filters.shape[1], -1).mT
 
     def pooled(self, phi: Tensor) -> Tensor:
         """sum_p w_p phi_p around each place: w is a product of two, so first down, then across."""
@@ -122,24 +103,13 @@ def pooling_weights(length: int, pool: int) -> Tensor:
     return weights / weights.sum(1, keepdim=True)
 
 
-def whitening_of(patches: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """Mean and (C + ridge tr(C) / D I)^(-1/2) of patches [N, D] with covariance C."""
-    mean = patches.mean(0, dtype=torch.float64)
-    centred = patches - mean.to(patches)
-    values, vectors = torch.linalg.eigh((centred.mT @ centred).double() / len(patches))
-    floor = ridge * values.mean() or 1.0  # constant images have no covariance at all
-    return mean.to(patches), (vectors / (values.clamp(min=0) + floor).sqrt() @ vectors.mT).to(patches)
-
-
 def spherical_kmeans(patches: Tensor, count: int, seed: int) -> Tensor:
     """Directions [F, D] of norm 1 around which those of the patches [N, D] gather; F is `count`, or N if that is less.
 
     >>> spherical_kmeans(torch.tensor([[2.0, 0.0], [3.0, 0.0], [0.0, 1.0]]), 2, seed=0).sum().item()
     2.0
     """
-    patches = patches[patches.norm(dim=1) > 0]
-    if not len(patches):
-        raise ValueError("the images never vary: there is nothing to learn patches from")
+    patches = patches[patches.norm(dim=1) > 0]  # blank ones have no direction
     patches = torch.nn.functional.normalize(patches)
     generator = torch.Generator().manual_seed(seed)
     centres = patches[torch.randperm(len(patches), generator=generator)[:count]]
