@@ -11,7 +11,7 @@ __all__ = ["PatchLayer", "patches_of", "pooling_weights", "spherical_kmeans"]
 
 KMEANS_STEPS = 10
 FEW_CHANNELS = 8
-SMALLEST_NORM = 1e-30  # of a blank patch, which has no direction
+SMALLEST_NORM = 1e-18  # of a blank patch, which has no direction; float32 has its square
 ROOT_FLOOR = 1e-2  # added to the square roots of the eigenvalues of K_ZZ, which may be as small as rounding
 
 
@@ -52,13 +52,18 @@ class PatchLayer(FeatureMap):
 
     def forward(self, x: Tensor) -> Tensor:
         patches = self.patches(x)  # [B P, D]
-        norm = patches.norm(dim=1, keepdim=True).clamp(min=SMALLEST_NORM)
+        norm = self.squared_norms(x).clamp(min=SMALLEST_NORM**2).sqrt()  # [B P, 1]
         # |x_p| exp((Z x_p / |x_p| - 1) / sigma^2) = exp(Z (x_p / |x_p| / sigma^2) + log |x_p| - 1 / sigma^2), so that
         # the largest array is written by the product, turned into exponentials in place, and read once by the pooling
         towards = patches * (self.sigma**-2 / norm)
         phi = torch.addmm(norm.log() - self.sigma**-2, towards, self.filters.mT).exp_()  # [B P, F]
         batch, down, across = len(x), *(length - self.size + 1 for length in x.shape[1:3])
         return self.pooled(phi.view(batch, down, across, -1)) @ self.projection
+
+    def squared_norms(self, x: Tensor) -> Tensor:
+        """|x_p|^2 of all patches, [B P, 1]: sums over windows of the squares of pixels."""
+        squares = x.square().sum(3).unsqueeze(1)  # [B, 1, H, W]
+        return torch.nn.functional.avg_pool2d(squares, self.size, stride=1, divisor_override=1).reshape(-1, 1)
 
     def patches(self, x: Tensor) -> Tensor:
         """Those of all images, [B P, size * size * C]."""
