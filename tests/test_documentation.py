@@ -101,6 +101,13 @@ def test_the_page_of_experiments_quotes_the_files_of_results() -> None:
             assert set(numbers) <= known | {"5", "2"}, cells  # of Matérn 5/2
             checked += len(numbers)
             continue
+        if source.startswith("json "):
+            _, name, key = source.split()
+            gains = json.loads((ROOT / "results" / name).read_text())[key]
+            expected = [f"{gains[size]['mean']:.3f} ± {gains[size]['error']:.3f}" for size in ("2", "4")]
+            assert [*cells.values()][1:] == expected, cells
+            checked += len(expected)
+            continue
         files = sorted((ROOT / "results").glob(f"{source}.json"))
         assert files, f"no source, or no such file: {cells} {source}"
         scores = [json.loads(file.read_text())["scores"] for file in files]

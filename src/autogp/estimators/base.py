@@ -59,6 +59,7 @@ STREAM_ROWS = 1_000  # absorbed at a time by partial_fit
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
 ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
+NETWORK_RATE = 0.1  # of latent functions that start away from 0; at 0.05 the noise is still too large at the end
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
 AFFORDABLE_PASS = 1e10  # multiplications
 FEWEST_REFINED = 1_000  # rows from which "auto" tries the predictive density,
@@ -458,6 +459,8 @@ class GPEstimator(BaseEstimator):
         whole = found.batch_size is not None and found.batch_size >= count
         if whole and self.settings is None and not likelihood.sampled & {"elbo", found.objective}:
             found = replace(found, natural_rates=NOISELESS_RATES)
+            if likelihood.start_values is not None:
+                found = replace(found, learning_rate=NETWORK_RATE)
         if whole and found.patience is None and found.max_epochs is None:
             found = replace(found, patience=SETTLED_EPOCHS)
         return found

@@ -3,7 +3,8 @@
 from functools import partial
 
 from autogp.datasets import load_digits
-from autogp.experiments.base import Experiment, Preset
+from autogp.experiments.base import Experiment, Peer, Preset
+from autogp.experiments.svm import support_vectors
 from autogp.features import Convolutional
 from autogp.training import Settings, Start
 
@@ -35,4 +36,6 @@ EXPERIMENT = Experiment(
             }
         ),
     },
+    peers={"svm": Peer(support_vectors)},
+    note="svm: scikit-learn's SVC with an RBF kernel, gamma and C by cross-validation on the training rows.",
 )
