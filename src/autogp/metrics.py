@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.metrics import mean_squared_error, zero_one_loss
+from sklearn.metrics import mean_squared_error, roc_auc_score, zero_one_loss
 
 __all__ = [
+    "area_under_curve",
     "brier_score",
     "class_scores",
     "error_rate",
@@ -35,6 +36,15 @@ def negative_log_probability(labels: ArrayLike, probabilities: ArrayLike) -> flo
     probabilities = np.asarray(probabilities, dtype=np.float64)
     own = probabilities[np.arange(len(probabilities)), np.asarray(labels)]
     return float(-np.mean(np.log(np.maximum(own, np.finfo(np.float64).tiny))))
+
+
+def area_under_curve(labels: ArrayLike, probabilities: ArrayLike) -> float:
+    """Area under the ROC curve of two classes: how often a row of class 1 has a larger probability of it than one of 0.
+
+    >>> area_under_curve([0, 0, 1], [[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]])
+    0.5
+    """
+    return float(roc_auc_score(labels, np.asarray(probabilities)[:, 1]))
 
 
 def brier_score(labels: ArrayLike, probabilities: ArrayLike) -> float:

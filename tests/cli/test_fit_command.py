@@ -217,6 +217,12 @@ def test_targets_that_do_not_suit_the_task_are_refused(error: Callable[..., str]
     assert "holds -2 in row 2" in error("fit", data, "-t", "low", "--task", "count", *out)
     np.savez(tmp_path / "x.npz", x=np.eye(3))
     assert "say with --target where the targets are" in error("fit", tmp_path / "x.npz", *out)
+    np.savez(tmp_path / "unequal.npz", x=np.eye(3), y=np.arange(2))
+    assert "unequal.npz: x has 3 rows, but y has 2" in error("fit", tmp_path / "unequal.npz", *out)
+    table(tmp_path / "huge.csv", a=[1, 2, 1e300], y=[1, 2.5, 3])
+    assert "1e+300, too large to be scaled, first in row 2, column 'a'" in error(
+        "fit", tmp_path / "huge.csv", "-t", "y", *out
+    )
     assert "--ignore is for columns that have names" in error("fit", tmp_path / "x.npz", "--ignore", "a", *out)
 
 
@@ -264,7 +270,7 @@ def test_it_is_told_that_the_time_was_over(run: Run, tmp_path: Path) -> None:
 
 def test_several_targets_ids_and_rows_without_a_target(run: Run, tmp_path: Path) -> None:
     data = tmp_path / "data.csv"
-    rows = [f"=n{i},{i % 7},{i % 5},${i % 5 + i % 7}," + ("" if i == 3 else str(i % 7)) for i in range(60)]
+    rows = [f"=n{i},{i % 7},{i % 5},${i % 5 + i % 7}," + ("" if i == 3 else str(i % 7 + i % 2)) for i in range(60)]
     data.write_text("\n".join(["who,a,b,y,z", *rows]) + "\n")
     command = ["fit", data, "-t", "y", "-t", "z", "--id", "who", "-o", tmp_path / "m.autogp", *QUICK]
     shown = run(*command, "--categorical", "b", "--validation", "0.2").stdout

@@ -83,7 +83,7 @@ def test_surprises_are_told_once(run: Run, run_json: RunJson, passengers: Path, 
 def test_models_of_data_frames_take_tables(run: Run, tmp_path: Path, features: FeatureMap | None) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"])
-    model = GPRegressor(10, max_epochs=5, random_state=0, features=features).fit(frame, frame["a"])
+    model = GPRegressor(10, max_epochs=5, random_state=0, features=features).fit(frame, frame["a"] + frame["b"])
     model.save(tmp_path / "m.autogp")
     with_gap = frame.copy()
     with_gap.loc[7, "a"] = np.nan

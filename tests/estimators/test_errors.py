@@ -93,6 +93,7 @@ def test_rows_of_a_prediction():
         (spoilt(y, 7, np.nan), "y contains NaN, first in row 7"),
         (spoilt(np.stack([y, y], 1), (7, 1), np.inf), "y contains infinity, first in row 7, column 1"),
         (np.stack([y, y * np.nan], 1), "every target is missing in column 1"),
+        (spoilt(y, 7, 1e200), r"y contains 1e\+200, too large to be scaled, first in row 7"),
         (y[:10], "X has 30 rows, but y has 10"),
         (labels, "arrays of bytes/strings|could not convert"),
         (None, "requires y to be passed"),
@@ -102,6 +103,14 @@ def test_rows_of_a_prediction():
 def test_targets(targets, message):
     with pytest.raises(ValueError, match=message):
         regressor().fit(X, targets)
+
+
+def test_inputs_that_are_too_large_are_named():
+    with pytest.raises(ValueError, match=r"X contains 1e\+300, too large to be scaled, first in row 7, column 1 "):
+        regressor().fit(spoilt(X, (7, 1), 1e300), y)
+    table = pd.DataFrame({"a": spoilt(X[:, 0], 4, -1e200), "b": ["u", "v"] * 15})
+    with pytest.raises(ValueError, match=r"X contains -1e\+200, too large to be scaled, first in row 4, column 'a' "):
+        regressor().fit(table, y)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +173,7 @@ def test_quantile_levels(levels):
 
 
 @pytest.mark.parametrize(
-    ("counts", "message"), [([-1] * 30, "negative count, first at row 0"), ([0.5] * 30, "not a whole number")]
+    ("counts", "message"), [([-1, 2] * 15, "negative count, first at row 0"), ([0.5, 1] * 15, "not a whole number")]
 )
 def test_counts(counts, message):
     with pytest.raises(ValueError, match=message):

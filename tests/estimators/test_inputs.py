@@ -280,3 +280,41 @@ def test_numbers_in_disguise_are_inputs_and_the_user_says_what_is_categorical(tm
         model.fit(X, y)
     with pytest.warns(UserWarning, match="column 'customer_id' is left out: it has another whole number in every row"):
         model.set_params(categorical=None).fit(frame.assign(customer_id=np.arange(len(X))), y)
+
+
+class ArrowFrame:
+    """As polars has it: the protocol of Arrow, `rows` and `columns`, text and categories in views."""
+
+    def __init__(self, table: pa.Table):
+        self.table = table
+        self.columns, self.shape = table.column_names, table.shape
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def rows(self) -> list:
+        return [tuple(row.values()) for row in self.table.to_pylist()]
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+def test_frames_that_have_rows_and_text_in_views_are_tables():
+    rng = np.random.default_rng(0)
+    kind = rng.choice(["u", "v"], 60)
+    views = pa.array(kind.tolist(), pa.string_view())
+    categories = pa.DictionaryArray.from_arrays((kind == "v").astype(np.uint32), pa.array(["u", "v"], pa.string_view()))
+    table = pa.table({"a": rng.normal(size=60), "text": views, "kind": categories})
+    y = table["a"].to_numpy() + (kind == "v") + 0.1 * rng.normal(size=60)
+    model = GPRegressor(10, likelihood="gaussian", max_epochs=20, random_state=0).fit(ArrowFrame(table), y)
+    assert model.encoder_.categories == {"text": ["u", "v"], "kind": ["u", "v"]}
+    plain = ArrowFrame(pa.table({"a": table["a"], "text": kind.tolist(), "kind": kind.tolist()}))
+    np.testing.assert_allclose(model.predict(ArrowFrame(table)), model.predict(plain), rtol=1e-12)
+
+
+def test_a_frame_that_is_still_to_be_collected_is_refused():
+    class LazyFrame:
+        def collect(self): ...
+
+    with pytest.raises(ValueError, match=r"X is a LazyFrame, which holds no rows yet: pass X.collect\(\)"):
+        GPRegressor().fit(LazyFrame(), [1.0])

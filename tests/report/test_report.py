@@ -6,15 +6,16 @@ import re
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.image import imread
 from pages import HOSTILE, Fitted, Report, report_on
 from scipy.stats import poisson
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import confusion_matrix, log_loss, r2_score, root_mean_squared_error
+from sklearn.metrics import confusion_matrix, log_loss, r2_score, roc_auc_score, root_mean_squared_error
 
 from autogp import GPClassifier, GPRegressor, load_model
-from autogp.data import ArraySource, as_table
+from autogp.data import ArraySource, as_table, open_source
 from autogp.features import Convolutional
 from autogp.report import write_report
 from autogp.report.heldout import features, percent
@@ -334,3 +335,78 @@ def test_what_cannot_be_reported_on_is_said_at_once(digits, arm, tmp_path):
     with pytest.raises(ValueError, match="y has no value at all"):
         write_report(tmp_path / "report.html", arm.estimator, arm.X, np.full_like(arm.y, np.nan))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def houses(tmp_path_factory) -> Report:
+    """Prices from a file with years, dates, text and gaps; two rows are the same."""
+    rng, folder = np.random.default_rng(3), tmp_path_factory.mktemp("houses")
+    table = pd.DataFrame(
+        {
+            "year": rng.integers(1950, 2024, 300),
+            "area": rng.gamma(4, 30, 300).round(1),
+            "kind": rng.choice(["flat", "villa"], 300),
+            "sold": pd.Timestamp("2015-01-01") + pd.to_timedelta(rng.integers(0, 2500, 300), unit="D"),
+            "code": 7,
+        }
+    )
+    sold = (table["sold"] - table["sold"].min()).dt.days
+    table["price"] = 2 * table["area"] + 3 * (table["year"] - 1950) + 100 * (table["kind"] == "villa") + sold / 20
+    table["price"] += rng.normal(0, 20, 300)
+    table.loc[299] = table.loc[298]
+    table[:200].to_csv(folder / "train.csv", index=False)
+    table[200:].to_csv(folder / "test.csv", index=False)
+    model = GPRegressor(20, likelihood="gaussian", max_epochs=60, random_state=0)
+    model.fit(open_source(folder / "train.csv", "price"))
+    test = open_source(folder / "test.csv", "price", encoder=model.encoder_)
+    return report_on(Fitted(model, test, None), folder)
+
+
+def test_values_are_shown_as_the_data_has_them(houses):
+    table = next(table for table in houses.tables if "sold" in table[0])
+    year, sold, kind = (table[0].index(name) for name in ("year", "sold", "kind"))
+    for row in table[1:]:
+        assert re.fullmatch(r"(19|20)\d\d", row[year])
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", row[sold])
+        assert row[kind] in ("flat", "villa")
+
+
+def test_rows_of_a_list_are_distinct(houses):
+    for table in houses.tables:
+        if table[0][0] == "row":
+            assert not {"99", "100"} <= {row[0] for row in table[1:]}  # the same row twice
+
+
+def test_coverage_is_shown_by_region(houses):
+    table = next(table for table in houses.tables if table[0][:2] == ["by", "where"])
+    names = [row[0] for row in table[1:] if row[0]]
+    assert names[0] == "predicted value"
+    assert "area" in names
+    rows, parts = 0, 0
+    for row in table[1:5]:  # quarters of the prediction
+        rows, parts = rows + int(row[2]), parts + 1
+        assert float(row[3].removesuffix(" %")) > 60
+    assert (rows, parts) == (100, 4)
+
+
+def test_partial_dependence_follows_the_function(houses):
+    labels = [each["aria-label"] or "" for each in houses.attributes("svg")]
+    (ends,) = [
+        found for label in labels if (found := re.findall(r"by area: from (\S+) at (\S+) to (\S+) at (\S+)\.", label))
+    ]
+    low, low_at, high, high_at = map(float, ends[0])
+    assert (high - low) / (high_at - low_at) == pytest.approx(2, rel=0.15)  # the slope that made the data
+
+
+def test_what_was_left_out_and_how_columns_were_read_is_said(houses):
+    assert "How the columns were read" in houses.words
+    assert "'code' is left out: it has the same value in every row" in houses.words
+    assert "'sold' holds dates or times" in houses.words
+
+
+def test_two_classes_have_an_area_under_the_curve(reports, passengers):
+    second = passengers.estimator.classes_[1]
+    area = roc_auc_score(passengers.y == second, passengers.estimator.predict_proba(passengers.X)[:, 1])
+    assert (
+        f"AUC {area:.3g} Area under the ROC curve: how often a row of class “{second}”" in reports["passengers"].words
+    )

@@ -23,6 +23,7 @@ WORDS = {
     "nlp": "mean of -log p(target): punishes confident mistakes",
     "brier": "squared error of the probabilities, 0 to 2",
     "calibration": "gap between confidence and accuracy",
+    "auc": "how often a row of the second class is ranked above one of the first",
     "smse": "mean squared error over the target's variance",
     "r2": "share of the target's variance that is explained",
     "rmse": "typical error, in the target's unit",
@@ -126,7 +127,10 @@ def _scores(model: Any, source: ArraySource) -> dict[str, float]:
     if is_classifier(model) and model.model_.likelihood.num_classes is None:
         return _label_scores(source.y, shared(model.predict_proba))
     if is_classifier(model):
-        return metrics.class_scores(_codes(model, source), shared(model.predict_proba))
+        codes, probabilities = _codes(model, source), shared(model.predict_proba)
+        scores = metrics.class_scores(codes, probabilities)
+        two = probabilities.shape[1] == 2 and len(np.unique(codes)) == 2
+        return scores | ({"auc": metrics.area_under_curve(codes, probabilities)} if two else {})
     mean = shared(model.predict)
     if source.y.shape != mean.shape:
         raise ValueError(f"the data has targets of shape {source.y.shape[1:]}, the model of shape {mean.shape[1:]}")

@@ -86,7 +86,7 @@ def numbers_of(
 def texts_of(column: pa.Array | pa.ChunkedArray, name: str, place: str) -> Any:
     """A column as text without blanks around it, and without a value where nothing is left; 7.0 is 7."""
     if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+        column = _decoded(column)
     if pa.types.is_floating(column.type) and pc.all(pc.equal(column, pc.round(column))).as_py() is not False:
         column = column.cast(pa.int64(), safe=False)
     try:
@@ -94,6 +94,14 @@ def texts_of(column: pa.Array | pa.ChunkedArray, name: str, place: str) -> Any:
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
         raise ValueError(f"{place}{describe_unusable(name, column.type)}") from error
     return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.large_string()), column)
+
+
+def _decoded(column: Any) -> pa.ChunkedArray:
+    """A column of categories as their values; text in views, as polars has it, has no cast from a dictionary."""
+    kind = column.type.value_type
+    kind = pa.large_string() if is_text(kind) else kind
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return pa.chunked_array([chunk.dictionary.cast(kind).take(chunk.indices) for chunk in chunks], type=kind)
 
 
 def describe_unusable(name: str, kind: pa.DataType) -> str:

@@ -36,6 +36,13 @@ class Date:
         also = f", and {self.missing} missing" if self.missing else ""
         return f"{self.name!r} holds dates or times{written}{also}: {what}"
 
+    def value_of(self, number: float) -> str | None:
+        """What a number of the array was in the table, in ISO's form; to the day where it is midnight."""
+        if np.isnan(number):
+            return None
+        day, clock = str(np.datetime64(round(float(number)), "s")).split("T")
+        return clock[:5] if not self.trend else day if clock == "00:00:00" else f"{day} {clock[:5]}"
+
     @staticmethod
     def encode(
         parts: Sequence["Date"], table: pa.Table | pa.RecordBatch, unseen: Unseen, first_row: int, place: str

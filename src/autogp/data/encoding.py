@@ -40,6 +40,11 @@ class Number:
         return f"{self.name!r} {', and '.join(found)}" if found else ""
 
     @staticmethod
+    def value_of(number: float) -> float:
+        """What a number of the array was in the table."""
+        return number
+
+    @staticmethod
     def encode(
         parts: Sequence["Number"], table: pa.Table | pa.RecordBatch, unseen: Unseen, first_row: int, place: str
     ) -> np.ndarray:

@@ -224,7 +224,10 @@ def _open_npz(path: Path, target: str | Path | None) -> ArraySource:
                 f"it holds {', '.join(names) or 'nothing'}"
             )
         with _loading(path):
-            return _of_arrays(archive[x_name], None if y_name is None else archive[y_name])
+            x, y = archive[x_name], None if y_name is None else archive[y_name]
+        if y is not None and len(x) != len(y):
+            raise ValueError(f"{path}: {x_name} has {len(x)} rows, but {y_name} has {len(y)}")
+        return _of_arrays(x, y)
 
 
 def _of_arrays(x: np.ndarray, y: np.ndarray | None) -> ArraySource:

@@ -35,6 +35,10 @@ class Text:
         also = f", and {self.missing} missing" if self.missing else ""
         return f"{self.name!r} is text with {len(self.categories)} categories{also}"
 
+    def value_of(self, number: float) -> str | None:
+        """What a number of the array was in the table; None where it was missing or never seen in training."""
+        return self.categories[int(number)] if number >= 0 else None
+
     @staticmethod
     def encode(
         parts: Sequence["Text"], table: pa.Table | pa.RecordBatch, unseen: "Unseen", first_row: int, place: str

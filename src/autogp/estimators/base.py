@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
@@ -21,6 +22,7 @@ from autogp.data import Source, Subset, Summary, TableEncoder, TargetScaler, sum
 from autogp.estimators.files import save_estimator
 from autogp.estimators.gaps import Filled, Gaps
 from autogp.estimators.inputs import WithTargets, as_source, is_source, targets_of
+from autogp.estimators.remarks import remarks_on_columns
 from autogp.estimators.summary import describe, importances
 from autogp.estimators.weights import checked_weights, merged
 from autogp.features import Chain, Columns, Convolutional, Scaling, apply_once
@@ -262,6 +264,13 @@ class GPEstimator(BaseEstimator):
             encoding.settle()
         if before is not None:  # from here on the model takes rows as they came
             model.features, self._gaps = Chain(*before.maps, *features.maps), gaps
+
+    def _remark(self, source: Source, targets: np.ndarray) -> None:
+        """Warns of columns from which the targets [N, P] follow."""
+        names = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None  # pyright: ignore
+        names = names if self.encoder_ is None else self.encoder_.used
+        for sentence in remarks_on_columns(source, targets, names):
+            warnings.warn(sentence, stacklevel=4)
 
     def _embedded_targets(self, y: np.ndarray) -> np.ndarray:
         """Numbers [N, P] by whose means categories are told apart."""

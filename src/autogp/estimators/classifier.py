@@ -269,6 +269,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             raise ValueError("a classifier needs rows of at least 2 classes, but sample_weight leaves 1 class")
         weights = self._all_weights(targets, weights)
         self._likelihood = self._likelihood_of(labels, targets)
+        self._remark(source, self._embedded_targets(targets))
         self._fit(WithTargets(source, targets), weights, self._validation(eval_set), targets, callbacks)
         return self
 
@@ -286,6 +287,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         else:
             raise ValueError(f"likelihood={self.likelihood!r} is for one label a row; y has {y.shape[1]} columns")
         weights = self._check_weights(sample_weight, len(source))
+        self._remark(source, y)
         self._fit(WithTargets(source, y), weights, self._validation(eval_set), None, callbacks)
         return self
 

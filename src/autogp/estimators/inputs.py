@@ -15,6 +15,7 @@ __all__ = ["WithTargets", "as_source", "is_source", "refuse_non_finite", "target
 
 TARGET_ROWS = 10_000
 CHECKED_NUMBERS = 2**22  # at a time
+LARGEST = 1e150  # whose square, times a number of rows, float64 still holds
 
 
 class WithTargets:
@@ -49,8 +50,8 @@ def targets_of(source: Any) -> np.ndarray | Labels:
 
 
 def is_source(X: Any) -> bool:
-    """Whether X is rows already, numbers as the model takes them, such as `open_source` gives."""
-    return callable(getattr(X, "rows", None)) and hasattr(X, "__len__")
+    """Whether X is rows already, as `open_source` gives; frames of polars have a method `rows` too."""
+    return callable(getattr(X, "rows", None)) and hasattr(X, "__len__") and not _is_frame(X)
 
 
 def as_source(estimator: Any, X: Any, reset: bool) -> Source:
@@ -71,6 +72,8 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
     if is_source(X):
         return _checked_source(estimator, X, reset)
     frame = _is_frame(X)
+    if not frame and callable(getattr(X, "collect", None)):
+        raise ValueError(f"X is a {type(X).__name__}, which holds no rows yet: pass X.collect()")
     encoder = None if reset else estimator.encoder_
     if reset and estimator.categorical is not None and not frame:
         raise ValueError("categorical names columns of a DataFrame, which X is not")
@@ -100,6 +103,7 @@ def _encoded(estimator: Any, frame: Any, reset: bool) -> Source:
     if reset:
         estimator.encoder_ = TableEncoder.fit([table], categorical=estimator.categorical or ())
     x = estimator.encoder_.transform(table, unseen=unseen)
+    refuse_non_finite(x, "X", estimator.encoder_.used, missing=True)
     left_out = [f"column {note}" for note in estimator.encoder_.notes_of_ignored]
     for sentence in left_out if reset else unseen.sentences():
         warnings.warn(sentence, stacklevel=5)
@@ -146,6 +150,8 @@ def _checked_source(estimator: Any, source: Any, reset: bool) -> Source:
         raise ValueError(
             f"X was opened with columns or an encoding of its own, not with those of fit: open_source(path, {names})"
         )
+    if encoder is not None and isinstance(source, ArraySource):
+        refuse_non_finite(source.x, "X", encoder.used, missing=True)
     if columns != expected:
         raise ValueError(f"X has {columns} features, but {type(estimator).__name__} is expecting {expected} features")
     return source
@@ -160,28 +166,31 @@ def _encodes_alike(estimator: Any, encoder: TableEncoder) -> bool:
     return names is None or encoder.used == list(names)
 
 
-def refuse_non_finite(values: Any, name: str, columns: Any = None, missing: bool = False) -> None:
-    """Raises ValueError naming the first number of an array [N] or [N, D] (dense or sparse) that is not finite; where
-    values may be missing, NaN passes."""
+def refuse_non_finite(
+    values: Any, name: str, columns: Any = None, missing: bool = False, largest: float = LARGEST
+) -> None:
+    """Raises ValueError naming the first number of an array [N] or [N, D] (dense or sparse) that is not finite, or
+    beyond the largest; where values may be missing, NaN passes."""
     if values.dtype.kind != "f":
         return
     step = max(1, CHECKED_NUMBERS // math.prod(values.shape[1:]))
     for start in range(0, values.shape[0], step):
         block = values[start : start + step]
-        wrong = np.isinf if missing else _not_finite
-        if not wrong(block.data if issparse(block) else block).any():
+        if not _wrong(block.data if issparse(block) else block, missing, largest).any():
             continue
         block = block.toarray() if issparse(block) else block
-        place = tuple(np.argwhere(wrong(block))[0].tolist())
-        what = "NaN" if np.isnan(block[place]) else "infinity"
+        place = tuple(np.argwhere(_wrong(block, missing, largest))[0].tolist())
+        value = block[place]
+        what = "NaN" if np.isnan(value) else "infinity" if np.isinf(value) else f"{value:g}, too large to be scaled"
         where = f"row {start + place[0]}"
         if len(place) > 1:
             where += f", column {place[1] if columns is None else repr(columns[place[1]])}"
         raise ValueError(f"Input {name} contains {what}, first in {where} (counted from 0).")
 
 
-def _not_finite(values: np.ndarray) -> np.ndarray:
-    return ~np.isfinite(values)
+def _wrong(values: np.ndarray, missing: bool, largest: float) -> np.ndarray:
+    largest = min(largest, float(np.finfo(values.dtype).max))
+    return np.abs(values) > largest if missing else ~(np.abs(values) <= largest)
 
 
 def _numbers(estimator: Any, X: Any, reset: bool) -> Any:

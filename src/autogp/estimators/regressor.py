@@ -1,6 +1,7 @@
 """Regression with predictive distributions."""
 
 import copy
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from autogp.data import Source, Summary, TargetScaler
 from autogp.estimators.base import GPEstimator
 from autogp.estimators.choice import LIKELIHOODS, choose_likelihood, likelihood_named
 from autogp.estimators.inputs import WithTargets, refuse_non_finite
+from autogp.estimators.remarks import remarks_on_numbers
 from autogp.likelihoods import Likelihood
 from autogp.training import Callback
 
@@ -134,6 +136,9 @@ class GPRegressor(RegressorMixin, GPEstimator):
         weights = self._check_weights(sample_weight, len(source))
         self._single = y.ndim == 1
         self.n_outputs_ = 1 if self._single else y.shape[1]
+        for sentence in remarks_on_numbers(y):
+            warnings.warn(sentence, stacklevel=3)
+        self._remark(source, y.reshape(len(y), -1))
         self._fit_rows(WithTargets(source, y), y, weights, self._validation(eval_set), callbacks)
         return self
 

@@ -56,14 +56,14 @@ def describe(estimator: "GPEstimator") -> str:
     return "\n".join([type(estimator).__name__, *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
 
-def described_facts(estimator: "GPEstimator") -> list[tuple[str, str]]:
+def described_facts(estimator: "GPEstimator", importance: bool = True) -> list[tuple[str, str]]:
     """What `describe` shows, line by line: a name and a text."""
     model, scaler = estimator.model_, estimator.target_scaler_
     return [
         ("data", _data(estimator)),
         *_left_out(estimator),
         ("kernel", model.kernel.describe()),
-        ("importance", _importance(estimator)),
+        *([("importance", _importance(estimator))] if importance else []),
         ("likelihood", model.likelihood.describe(1.0 if scaler is None else scaler.scale)),
         ("posterior", _posterior(estimator)),
         ("training", _training(estimator)),

@@ -1,5 +1,6 @@
 """What each row counts: checked weights, and rows that are the same row."""
 
+import math
 import warnings
 from typing import Any
 
@@ -29,7 +30,7 @@ def checked_weights(sample_weight: Any, count: int, meaning: str) -> np.ndarray 
     weights = np.full(count, weights) if weights.ndim == 0 else weights
     if weights.shape != (count,):
         raise ValueError(f"sample_weight must be one number per row, [{count}], got the shape {weights.shape}")
-    refuse_non_finite(weights, "sample_weight")
+    refuse_non_finite(weights, "sample_weight", largest=math.inf)
     if (weights < 0).any():
         row = int(np.argmax(weights < 0))
         raise ValueError(f"sample_weight must not be negative, got {weights[row]:g} in row {row} (counted from 0)")

@@ -8,6 +8,7 @@ import numpy as np
 from autogp import metrics
 from autogp.report.figures import reliability_figure
 from autogp.report.heldout import HeldOut, percent, score_of
+from autogp.report.regions import dependence
 
 __all__ = ["class_content"]
 
@@ -26,7 +27,12 @@ def class_content(held: HeldOut) -> dict[str, Any]:
     np.add.at(counts, (held.y, said), 1)
     return {
         "task": f"tells {len(labels)} classes apart",
-        "scores": _scores(held.y, metrics.class_scores(held.y, probabilities), labels),
+        "scores": [
+            *_scores(held.y, metrics.class_scores(held.y, probabilities), labels),
+            *_ranking(held.y, probabilities, labels),
+        ],
+        "dependence": dependence(held, of_class=1) if len(labels) == 2 else [],
+        "dependence_of": f"the probability of {labels[1]}",
         "calibration": {
             "title": "Can its confidence be trusted?",
             "figure": reliability_figure(confidence, said == held.y, len(labels)),
@@ -42,7 +48,7 @@ def class_content(held: HeldOut) -> dict[str, Any]:
                 held,
                 probabilities,
                 labels,
-                np.argsort(confidence, kind="stable")[:HARD_ROWS],
+                held.distinct(np.argsort(confidence, kind="stable"), HARD_ROWS),
                 "Least certain",
                 "The rows whose most probable class has the least probability.",
             ),
@@ -50,7 +56,7 @@ def class_content(held: HeldOut) -> dict[str, Any]:
                 held,
                 probabilities,
                 labels,
-                _confidently_wrong(confidence, said != held.y),
+                held.distinct(_confidently_wrong(confidence, said != held.y), HARD_ROWS),
                 "Confidently wrong",
                 "The mistakes that the model was surest of: worth a look for wrong labels and missing columns.",
             ),
@@ -93,6 +99,17 @@ def _scores(y: np.ndarray, scores: dict[str, float], labels: list[str]) -> list[
     ]
 
 
+def _ranking(y: np.ndarray, probabilities: np.ndarray, labels: list[str]) -> list[dict[str, str]]:
+    """How well the probability of the second of two classes puts its rows first."""
+    if len(labels) != 2 or len(np.unique(y)) < 2:
+        return []
+    words = (
+        f"Area under the ROC curve: how often a row of class “{labels[1]}” gets a higher probability of it than a row "
+        f"of class “{labels[0]}”. Chance is 0.5, whatever the shares of the classes."
+    )
+    return [{"name": "AUC", "value": score_of(metrics.area_under_curve(y, probabilities)), "words": words}]
+
+
 def _confidence_words(confidence: np.ndarray, right: np.ndarray) -> str:
     gap = right.mean() - confidence.mean()
     chance = 2 * math.sqrt(np.sum(confidence * (1 - confidence))) / len(confidence)
@@ -133,7 +150,7 @@ def _pairs(counts: np.ndarray, labels: list[str]) -> list[dict[str, Any]]:
 
 def _confidently_wrong(confidence: np.ndarray, wrong: np.ndarray) -> np.ndarray:
     rows = np.flatnonzero(wrong)
-    return rows[np.argsort(-confidence[rows], kind="stable")][:HARD_ROWS]
+    return rows[np.argsort(-confidence[rows], kind="stable")]
 
 
 def _hard(

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from autogp.report.svg import ACCENT, INK, LINE, MUTED, PAPER, WARN, canvas, in_page
 
-__all__ = ["coverage_figure", "fit_figure", "reliability_figure", "training_figure"]
+__all__ = ["coverage_figure", "dependence_figure", "fit_figure", "reliability_figure", "training_figure"]
 
 SHORT_NAMES = {"elbo": "ELBO", "loo": "leave-one-out", "predictive": "predictive density"}
 WIDTH = 5.0  # inches; as wide as a phone
@@ -132,6 +132,39 @@ def fit_figure(
         f"the 90 % intervals hold {100 * inside.mean():.0f} % of them."
     )
     return in_page(figure, f"fit{number}", alt)
+
+
+def dependence_figure(
+    number: int,
+    name: str,
+    values: np.ndarray,
+    labels: list[str],
+    average: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    named: bool,
+) -> Markup:
+    """The average prediction by the value of a column, with its band; a point each where the values have names."""
+    figure, axis = canvas(3.4, 2.8)
+    x = np.arange(len(values)) if named else values
+    if named:
+        axis.vlines(x, low, high, color=ACCENT, linewidth=6, alpha=0.25)
+        axis.plot(x, average, "o", color=ACCENT, markersize=6, markeredgecolor=PAPER)
+        axis.set_xlim(-0.6, len(x) - 0.4)
+        shown = range(len(labels))
+    else:
+        axis.fill_between(x, low, high, color=ACCENT, alpha=0.2, linewidth=0)
+        axis.plot(x, average, color=ACCENT, linewidth=1.8)
+        shown = np.unique(np.linspace(0, len(labels) - 1, 4).astype(int))
+    axis.set_xticks([x[place] for place in shown], [_short(labels[place]) for place in shown])
+    axis.set_ylabel("prediction")
+    ends = f"from {average[0]:.4g} at {labels[0]} to {average[-1]:.4g} at {labels[-1]}"
+    return in_page(figure, f"dependence{number}", f"Average prediction by {name}: {ends}.")
+
+
+def _short(text: str) -> str:
+    """For an axis; $ would start a formula."""
+    return (text if len(text) <= 10 else text[:9] + "…").replace("$", r"\$")
 
 
 def _chance_range(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,8 @@ __all__ = ["HeldOut", "figure_of", "percent", "score_of"]
 SHOWN_COLUMNS = 6
 NEAREST_ROWS = 10_000  # at a time
 LONGEST_TEXT = 60
+LEAST_SHARE = 0.01  # of importance
+LOOKED_AT = 20  # rows for each that a list shows
 
 
 class HeldOut:
@@ -50,7 +52,12 @@ class HeldOut:
 
     def columns(self) -> list[tuple[str, bool]]:
         """Names of the columns of tables, the most important ones, and whether they hold numbers."""
-        return [(self.names[column], self._place(column)[1] is None) for column in self.shown]
+        return [(self.names[column], self.categories(column) is None) for column in self.shown]
+
+    def main_columns(self, most: int) -> list[int]:
+        """The most important columns, if they have a share in the predictions; none where rows are images."""
+        used = [int(column) for column in self.shown if self.importances[column] >= LEAST_SHARE]
+        return [] if self.image_shape is not None else used[:most]
 
     def pictures(self, rows: np.ndarray) -> list[str]:
         """Rows as addresses of pictures."""
@@ -61,17 +68,41 @@ class HeldOut:
         """The values of the most important columns, as texts."""
         if self.frame is not None:
             return [[_shown(self.frame.iloc[int(row), column]) for column in self.shown] for row in rows]
-        shown = [self._place(column) for column in self.shown]
+        places = [(column, self.place(column)) for column in self.shown]
         x, _ = self.source.rows(rows)
-        return [["–" if place is None else _decoded(row[place], known) for place, known in shown] for row in x]
+        return [["–" if place is None else self.said(column, row[place]) for column, place in places] for row in x]
 
-    def _place(self, column: int) -> tuple[int | None, list[str] | None]:
-        """Where a source has this column of the data, if it is used, and the categories that it counts, if it does."""
+    def distinct(self, order: np.ndarray, most: int) -> np.ndarray:
+        """The first of these rows that differ in inputs or target, at most so many."""
+        seen, found = set(), []
+        for row in order[: LOOKED_AT * most]:
+            content = (self.source.rows(np.array([row]))[0].tobytes(), self.y[row].tobytes())
+            if content not in seen:
+                seen.add(content)
+                found.append(row)
+        return np.array(found[:most], dtype=np.int64)
+
+    def place(self, column: int) -> int | None:
+        """Where a source has this column of the data, if it is used."""
         encoder = self.estimator.encoder_
         if encoder is None:
-            return column, None
+            return int(column)
         name = encoder.inputs[column]
-        return None if name in encoder.ignored else encoder.used.index(name), encoder.categories.get(name)
+        return None if name in encoder.ignored else encoder.used.index(name)
+
+    def categories(self, column: int) -> list[str] | None:
+        """The categories that a column counts, if it does."""
+        encoder = self.estimator.encoder_
+        return None if encoder is None else encoder.categories.get(encoder.inputs[column])
+
+    def values(self, column: int, rows: np.ndarray) -> np.ndarray:
+        """What a source has in this column of the data, [R]."""
+        return np.asarray(self.source.rows(rows)[0][:, self.place(column)], dtype=np.float64)
+
+    def said(self, column: int, value: Any) -> str:
+        """A value of a source as the data has it."""
+        encoder, place = self.estimator.encoder_, self.place(column)
+        return _shown(value if encoder is None or place is None else encoder.used_parts[place].value_of(value))
 
     def nearest_to_inducing(self) -> np.ndarray:
         """For each inducing input (of the first function, where each has its own) the row nearest to it, [M]."""
@@ -104,7 +135,8 @@ def figure_of(value: Any) -> str:
     value = float(value)
     if not math.isfinite(value):
         return "–"
-    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    # Four digits stand together, as those of a year do.
+    text = f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return text.replace("-", "−")
 
 
@@ -130,10 +162,3 @@ def _shown(value: Any) -> str:
         return figure_of(value)
     text = str(value)
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
-
-
-def _decoded(value: Any, categories: list[str] | None) -> str:
-    """A value of a source as the data has it."""
-    if categories is None:
-        return _shown(value)
-    return _shown(categories[int(value)]) if value >= 0 else "–"  # missing, or a category that training never saw

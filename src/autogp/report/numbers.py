@@ -11,6 +11,7 @@ from autogp.data.sources import evenly_spaced
 from autogp.metrics import number_scores
 from autogp.report.figures import coverage_figure, fit_figure
 from autogp.report.heldout import HeldOut, figure_of, percent, score_of
+from autogp.report.regions import coverage_by_region, dependence
 
 __all__ = ["number_content"]
 
@@ -38,6 +39,9 @@ def number_content(held: HeldOut) -> dict[str, Any]:
         "scores": _scores(y, number_scores(y, mean, log_density, (low, high)), table, counts),
         "outputs": table if len(names) > 1 else None,
         "calibration": _calibration(held, counts),
+        "regions": coverage_by_region(held, y[:, 0], mean[:, 0], low[:, 0], high[:, 0]) if len(names) == 1 else None,
+        "dependence": dependence(held) if len(names) == 1 else [],
+        "dependence_of": names[0],
         "fit": _fit(names, y, mean, low, high),
         "hard": [
             _hard(held, names, mean, low, high, (high - low) / _spread(y), "Least certain",
@@ -189,8 +193,11 @@ def _hard(
     held: HeldOut, names: list[str], mean: np.ndarray, low: np.ndarray, high: np.ndarray, measure: np.ndarray,
     title: str, words: str,
 ) -> dict[str, Any]:  # fmt: skip
-    order = np.argsort(-np.where(np.isnan(held.y), -np.inf, measure), axis=None, kind="stable")[:HARD_ROWS]
+    order = np.argsort(-np.where(np.isnan(held.y), -np.inf, measure), axis=None, kind="stable")
     rows, outputs = np.unravel_index(order, held.y.shape)
+    if len(names) == 1:
+        rows = held.distinct(rows, HARD_ROWS)
+    rows, outputs = rows[:HARD_ROWS], outputs[:HARD_ROWS][: len(rows)]
     found = [
         {
             "number": int(row) + 1,
