@@ -143,6 +143,21 @@ def test_peers_lie_level_in_the_figure_and_samples_have_their_times(tmp_path: Pa
     assert "CPU time of an update" in (tmp_path / "sarcos" / "by-epoch.svg").read_text()
 
 
+def test_error_by_time_has_a_line_for_each_run_and_the_papers_results(tmp_path: Path) -> None:
+    """With the paper's time a point, without it a level."""
+    for number, published in enumerate(({"error": 0.1, "nlp": 0.3, "seconds": 50}, {"error": 0.2, "nlp": 0.4}, None)):
+        curve = [
+            {"epoch": 1, "seconds": 5.0, "error": 0.3, "nlp": 0.9},
+            {"epoch": 2, "seconds": 9.0, "error": 0.2, "nlp": 0.5},
+        ]
+        own = {"published": published, "metrics": ["error", "nlp"], "inducing": 10 + number, "curve": curve}
+        write(tmp_path, f"run-{number}", **own, curve_over="time", scores={"error": 0.2, "nlp": 0.5})
+    assert "by-time.svg" in make_tables(tmp_path).read_text()
+    drawn = (tmp_path / "mnist" / "by-time.svg").read_text()
+    assert drawn.count("<!-- as published -->") == 2
+    assert all(f"M = {10 + number} -->" in drawn for number in range(3))
+
+
 def test_a_curve_is_the_mean_over_the_seeds_and_says_where_some_are_missing(tmp_path: Path) -> None:
     for samples, seeds in ((10, (0, 1)), (100, (0,))):
         for seed in seeds:

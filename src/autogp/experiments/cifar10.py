@@ -16,6 +16,7 @@ EXPERIMENT = Experiment(
     inducing=(200,),
     objectives=("elbo", "loo", "predictive"),
     metrics=("error", "nlp", "calibration"),
+    curve="time",
     presets={
         "ours": Preset(
             {

@@ -122,20 +122,25 @@ def figure_by_epoch(records: list[Record], folder: Path) -> Path | None:
 
 
 def figure_by_time(records: list[Record], folder: Path) -> Path | None:
-    """Each metric over the seconds of training, a line for each run."""
+    """Each metric over the seconds of training, a line for each run of the first seed, and the paper's results."""
     curves = [record for record in records if record["curve"] and record.get("curve_over") == "time"]
     if not curves:
         return None
+    curves = [record for record in curves if record["seed"] == min(each["seed"] for each in curves)]
     metrics = [name for name in curves[0]["metrics"] if name in ("error", "nlp")]
     figure, axes = _canvas(len(metrics))
     for axis, metric in zip(axes, metrics, strict=True):
         for number, record in enumerate(sorted(curves, key=lambda record: record["name"])):
-            label = f"{record['preset']}, {record['objective']}, seed {record['seed']}"
+            label = ", ".join(filter(None, [record["kernel"], record["preset"], record["objective"]]))
+            label = f"{label}, M = {record['inducing']}"
             style = {"color": f"C{number % 10}", "label": label}
             axis.plot([p["seconds"] for p in record["curve"]], [p[metric] for p in record["curve"]], **style)
-        known = next((record["published"] for record in curves if record["published"]), None)
-        if known:
-            axis.plot(known["seconds"], known[metric], "kx", label="as published")
+        known = [record["published"] for record in curves if metric in (record["published"] or {})]
+        for point in [each for number, each in enumerate(known) if each not in known[:number]]:
+            if "seconds" in point:
+                axis.plot(point["seconds"], point[metric], "kx", label="as published")
+            else:  # the paper gives no time
+                axis.axhline(point[metric], color="k", linestyle=":", label="as published")
         axis.set(xlabel="seconds of training", ylabel=TITLES[metric], xscale="log", yscale="log")
         _plain_ticks(axis.yaxis)
     axes[-1].legend(fontsize=8, frameon=False)

@@ -19,6 +19,7 @@ EXPERIMENT = Experiment(
     inducing=(10, 200, 1000),
     objectives=("elbo", "loo", "predictive"),
     metrics=("error", "nlp", "calibration"),
+    curve="time",
     presets={
         "ours": Preset(OURS),
         "one kernel": Preset(

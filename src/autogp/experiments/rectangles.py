@@ -16,6 +16,7 @@ EXPERIMENT = Experiment(
     inducing=(10, 200, 1000),
     objectives=("elbo", "loo"),
     metrics=("error", "nlp", "calibration"),
+    curve="time",
     presets={
         "ours": Preset(
             {

@@ -24,7 +24,7 @@ from autogp.training.step import FAILURES
 __all__ = ["data_part", "execute", "hold_out"]
 
 MOST_HELD_OUT = 10_000
-FIRST_POINT, LATER_POINTS = 15.0, 1.2  # of a curve over time: seconds, and times the last point's
+FIRST_POINT, LATER_POINTS = 5.0, 1.2  # of a curve over time: seconds, and times the last point's
 
 
 def hold_out(data: Dataset, seed: int) -> Dataset:
@@ -178,8 +178,8 @@ class Curve:
         epoch = progress.epoch if self.by_time else round(progress.epoch)
         self.points = [point for point in self.points if point["epoch"] < progress.epoch]  # later ones come again
         last = self.points[-1]["seconds"] if self.points else 0.0
-        due = self.by_time and progress.seconds >= max(FIRST_POINT, LATER_POINTS * last)
-        if not (due or progress.epoch_end):
+        due = progress.seconds >= max(FIRST_POINT, LATER_POINTS * last) or progress.step == progress.total_steps
+        if not (due if self.by_time else progress.epoch_end):
             return
         try:
             mean = progress.predictor().predict(self.x).mean.double()
