@@ -42,3 +42,9 @@ def test_a_category_that_gives_a_class_away_is_said():
     (sentence,) = said(GPClassifier, TABLE.assign(leak=np.where(PRICE > 1, "y", "n")), label)
     assert sentence.startswith("column 'leak' gives the target away")
     assert said(GPClassifier, TABLE, label) == []
+
+
+def test_a_number_whose_limit_separates_two_classes_is_said():
+    label = np.where(PRICE > 1, "dear", "cheap")
+    (sentence,) = said(GPClassifier, TABLE.assign(leak=-PRICE), label)
+    assert sentence.startswith("column 'leak' gives the target away (correlation 1.0000)")

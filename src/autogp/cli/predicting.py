@@ -114,12 +114,17 @@ def _write(
 
 
 def _show(terminal: Terminal, batch: pa.Table) -> None:
-    number_format = ".3f" if "class" in batch.schema.names else ".4g"  # probabilities, or numbers of any size
+    probabilities = any(name.startswith("p_") for name in batch.schema.names)
     rows = (
-        [format(value, number_format) if isinstance(value, float) else str(value) for value in row.values()]
+        [_number(value, probabilities) if isinstance(value, float) else str(value) for value in row.values()]
         for row in batch.to_pylist()
     )
     names = ["row", *batch.schema.names[:MOST_COLUMNS]]
     terminal.table(names, ([str(number), *row[:MOST_COLUMNS]] for number, row in enumerate(rows, 1)))
     if batch.num_columns > MOST_COLUMNS:
         terminal.say(f"and {batch.num_columns - MOST_COLUMNS} more columns")
+
+
+def _number(value: float, probability: bool) -> str:
+    """With four digits, or all of those before the point."""
+    return f"{value:.3f}" if probability else f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"

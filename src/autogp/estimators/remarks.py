@@ -31,7 +31,7 @@ def remarks_on_columns(source: Source, y: np.ndarray, names: Sequence[str] | Non
     """On columns from which the targets y [N, P] follow, among several that have names.
 
     A column gives a target away where their rank correlation is 1 or -1, as for a logarithm of the target or the same
-    in another unit; or, where it has few values, where each of these has one target.
+    in another unit; where it has few values, each of which has one target; or where a limit separates two classes.
     """
     if names is None or not 1 < len(names) <= MOST_COLUMNS or len(y) < FEWEST_ROWS:
         return
@@ -50,7 +50,8 @@ def remarks_on_columns(source: Source, y: np.ndarray, names: Sequence[str] | Non
 
 
 def _association(x: np.ndarray, y: np.ndarray) -> float:
-    """From 0 to 1: the correlation of ranks, or the correlation ratio where x has few values."""
+    """From 0 to 1: the correlation of ranks, or the correlation ratio where x has few values; where y has two, Somers'
+    D, which is 1 where the larger y always has the larger x."""
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
     _, group = np.unique(x, return_inverse=True)
@@ -58,4 +59,9 @@ def _association(x: np.ndarray, y: np.ndarray) -> float:
     if len(counts) * ROWS_A_VALUE <= len(x):
         means = np.bincount(group, y) / counts
         return float(np.sqrt(np.sum(counts * (means - y.mean()) ** 2) / np.sum((y - y.mean()) ** 2)))
-    return abs(float(np.corrcoef(rankdata(x), rankdata(y))[0, 1]))
+    ranks = rankdata(x)
+    second = y == y.max()
+    if (second | (y == y.min())).all():
+        ones, zeros = int(second.sum()), int((~second).sum())
+        return abs(2 * (ranks[second].sum() - ones * (ones + 1) / 2) / (ones * zeros) - 1)
+    return abs(float(np.corrcoef(ranks, rankdata(y))[0, 1]))

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from autogp.model import SparseGP
 from autogp.report.figures import dependence_figure
 from autogp.report.heldout import HeldOut, figure_of, percent
 
@@ -93,7 +94,7 @@ def dependence(held: HeldOut, of_class: int | None = None) -> list[dict[str, Any
         x = np.repeat(rows[None], len(grid), axis=0)  # [G, R, C]
         x[:, :, place] = grid[:, None]
         flat = torch.from_numpy(x.reshape(-1, x.shape[-1])).to(estimator.model_.device)
-        f = estimator.model_.sample(flat, DRAWS, generator)  # [S, G R, Q]
+        f = _functions(estimator.model_, flat, generator)  # [S, G R, Q]
         y = estimator.model_.likelihood.conditional_moments(f)[0].double()
         if estimator.target_scaler_ is not None:
             y = estimator.target_scaler_.inverse_mean(y)
@@ -106,6 +107,15 @@ def dependence(held: HeldOut, of_class: int | None = None) -> list[dict[str, Any
         figure = dependence_figure(number, held.names[column], grid, labels, average.mean(0), low, high, named)
         curves.append({"name": held.names[column], "figure": figure})
     return curves
+
+
+def _functions(model: SparseGP, x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Functions drawn from the Gaussian q(f) at rows x [R, C], [S, R, Q]; rows that say the same do it no harm."""
+    _, mean, covariance = model.joint(x)  # [1, Q, R], [1, Q, R, R]
+    values, vectors = torch.linalg.eigh(covariance[0].double())
+    root = vectors * values.clamp_min(0).sqrt()[:, None]  # covariance = root root'
+    noise = torch.randn((DRAWS, len(root), len(x), 1), dtype=torch.float64, device=mean.device, generator=generator)
+    return (mean[0].double() + (root @ noise).squeeze(-1)).mT
 
 
 def _grid(values: np.ndarray, categories: list[str] | None) -> np.ndarray:
