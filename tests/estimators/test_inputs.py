@@ -225,7 +225,13 @@ def test_a_class_too_rare_for_the_sample_that_training_starts_from(monkeypatch):
 
 def test_a_file_with_an_encoding_of_its_own_is_refused(tmp_path):
     ports = np.array(["Bari", "Cork", "Oslo"])[np.arange(90) % 3]
-    frame = pd.DataFrame({"age": np.arange(90.0), "port": ports, "paid": np.where(ports == "Cork", "yes", "no")})
+    frame = pd.DataFrame(
+        {
+            "age": np.arange(90.0),
+            "port": ports,
+            "paid": np.where((ports == "Cork") ^ (np.arange(90) % 11 == 0), "yes", "no"),
+        }
+    )
     frame.to_csv(tmp_path / "train.csv", index=False)
     frame.replace("Bari", "Rome").to_csv(tmp_path / "new.csv", index=False)
     model = classifier().fit(open_source(tmp_path / "train.csv", "paid"))

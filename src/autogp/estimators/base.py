@@ -265,11 +265,11 @@ class GPEstimator(BaseEstimator):
         if before is not None:  # from here on the model takes rows as they came
             model.features, self._gaps = Chain(*before.maps, *features.maps), gaps
 
-    def _remark(self, source: Source, targets: np.ndarray) -> None:
+    def _remark(self, source: Source, targets: np.ndarray, every: bool = False) -> None:
         """Warns of columns from which the targets [N, P] follow."""
         names = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None  # pyright: ignore
         names = names if self.encoder_ is None else self.encoder_.used
-        for sentence in remarks_on_columns(source, targets, names):
+        for sentence in remarks_on_columns(source, targets, names, every):
             warnings.warn(sentence, stacklevel=4)
 
     def _embedded_targets(self, y: np.ndarray) -> np.ndarray:

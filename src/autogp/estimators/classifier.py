@@ -269,7 +269,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             raise ValueError("a classifier needs rows of at least 2 classes, but sample_weight leaves 1 class")
         weights = self._all_weights(targets, weights)
         self._likelihood = self._likelihood_of(labels, targets)
-        self._remark(source, self._embedded_targets(targets))
+        self._remark(source, self._embedded_targets(targets), every=True)
         self._fit(WithTargets(source, targets), weights, self._validation(eval_set), targets, callbacks)
         return self
 

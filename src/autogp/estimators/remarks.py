@@ -27,11 +27,14 @@ def remarks_on_numbers(y: np.ndarray) -> Iterator[str]:
             yield f"{where} is {known[0]:g} in {rows}: no column can tell anything about it"
 
 
-def remarks_on_columns(source: Source, y: np.ndarray, names: Sequence[str] | None) -> Iterator[str]:
+def remarks_on_columns(
+    source: Source, y: np.ndarray, names: Sequence[str] | None, every: bool = False
+) -> Iterator[str]:
     """On columns from which the targets y [N, P] follow, among several that have names.
 
     A column gives a target away where their rank correlation is 1 or -1, as for a logarithm of the target or the same
     in another unit; where it has few values, each of which has one target; or where a limit separates two classes.
+    With `every` it must give all targets of a row away, as it must for all classes of several.
     """
     if names is None or not 1 < len(names) <= MOST_COLUMNS or len(y) < FEWEST_ROWS:
         return
@@ -41,7 +44,7 @@ def remarks_on_columns(source: Source, y: np.ndarray, names: Sequence[str] | Non
         known = ~np.isnan(column) & ~np.isnan(y).any(1)
         if known.sum() < FEWEST_ROWS:
             continue
-        found = max(_association(column[known], target) for target in y[known].T)
+        found = (min if every else max)(_association(column[known], target) for target in y[known].T)
         if found >= AS_GOOD_AS_ONE:
             yield (
                 f"column {name!r} gives the target away (correlation {found:.4f}): it is used, so leave it out if it "
