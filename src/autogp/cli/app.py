@@ -153,7 +153,12 @@ def fit(
         str | None,
         typer.Option(metavar="SHAPE", help="Rows are images: 28x28, 32x32x3, or 3x32x32 for planes. idx files know."),
     ] = None,
-    inducing: Annotated[int, typer.Option(min=1, help="Inducing inputs: accuracy and time grow with them.")] = 200,
+    inducing: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Inducing inputs: accuracy and time grow with them.", show_default="chosen by the data"
+        ),
+    ] = None,
     kernel: Annotated[
         Kernel, typer.Option(help="How rows are compared; auto is rbf for classes, else matern52.")
     ] = Kernel.AUTO,
@@ -198,7 +203,7 @@ def fit(
             },
             None if image_shape is None else parse_shape(image_shape),
             {
-                "n_inducing": inducing,
+                "n_inducing": "auto" if inducing is None else inducing,
                 "kernel": kernel.value,
                 "objective": objective.value,
                 "time_budget": time,

@@ -34,14 +34,16 @@ from autogp.objectives import expected_log_prob, log_predictive
 from autogp.posteriors import Natural
 from autogp.printing import escaped
 from autogp.training import (
+    FEWEST_INDUCING,
     KERNELS,
     Callback,
     Settings,
     Start,
     absorb,
-    converge,
+    converge_growing,
     mix,
     refine,
+    start_from,
     start_inducing_inputs,
     start_kernel,
     start_latents,
@@ -63,7 +65,10 @@ ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
 NETWORK_RATE = 0.1  # of latent functions that start away from 0; at 0.05 the noise is still too large at the end
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
-AFFORDABLE_PASS = 1e10  # multiplications
+AFFORDABLE_PASS, CHEAP_PASS = 1e10, 1e9  # multiplications: for as many inducing inputs as were asked for, for "auto"
+MOST_INDUCING = 400  # that "auto" takes, and
+BATCH_INDUCING, BATCH_ROWS_EACH = 200, 5  # where it learns from batches: at most, and rows for each of them
+COUPLED_PASSES = 20
 FEWEST_REFINED = 1_000  # rows from which "auto" tries the predictive density,
 REFINED_SHARE = 0.5  # for so many epochs beside the ELBO's
 
@@ -72,7 +77,7 @@ class GPEstimator(BaseEstimator):
     """Base class of `GPClassifier` and `GPRegressor`."""
 
     _parameter_constraints: ClassVar[dict] = {
-        "n_inducing": [Interval(Integral, 1, None, closed="left")],
+        "n_inducing": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "kernel": [str, Kernel],
         "features": [StrOptions({"auto"}), nn.Module, None],
         "objective": [StrOptions({"auto", "elbo", "loo", "predictive"})],
@@ -103,7 +108,7 @@ class GPEstimator(BaseEstimator):
 
     def __init__(
         self,
-        n_inducing: int = 200,
+        n_inducing: int | str = "auto",
         *,
         kernel: str | Kernel = "auto",
         likelihood: str | Likelihood = "auto",
@@ -342,15 +347,16 @@ class GPEstimator(BaseEstimator):
             "verbose": self.verbose,
         }
         histories = []
-        at_once = self._all_at_once(model, len(rows), settings)
+        at_once = self._all_at_once(len(rows), model.likelihood, settings)
         if at_once and settings.objective != "elbo" and settings.time_budget is not None:
             settings = replace(settings, time_budget=settings.time_budget / 2)  # of each of the two runs
         if at_once:
             if settings.objective == "loo":
                 Feed(model, len(rows), weights, self.target_scaler_).check_loo(rows)
             folder = None if self.checkpoint is None else Path(self.checkpoint) / part / "elbo"
-            first = replace(settings, objective="elbo")
-            histories.append(converge(model, rows, first, **common, folder=folder, resume=folder is not None))
+            first, open_end = replace(settings, objective="elbo"), self.n_inducing == "auto"
+            most = self._most_inducing(len(rows), model.likelihood) if not part else 0  # gaps: there are enough already
+            histories += converge_growing(model, rows, first, most, open_end=open_end, folder=folder, **common)
             self.converged_ = histories[-1].converged
         if not histories or settings.objective != "elbo":
             folder = None if self.checkpoint is None else Path(self.checkpoint) / part
@@ -431,16 +437,25 @@ class GPEstimator(BaseEstimator):
             and self.settings_.time_budget is None
         )
 
-    def _all_at_once(self, model: SparseGP, count: int, settings: Settings) -> bool:
-        """Whether q is one Gaussian and a pass over all rows is affordable: then training ends when it converges.
+    def _most_inducing(self, count: int, likelihood: Likelihood) -> int:
+        """As many as were asked for, or as a pass over all rows can afford."""
+        if self.n_inducing != "auto":
+            return int(self.n_inducing)
+        coupled = likelihood.num_latents > likelihood.num_outputs  # q then takes many passes to settle
+        passes = likelihood.num_latents * (COUPLED_PASSES if coupled else 1)
+        affordable = math.isqrt(int(CHEAP_PASS / (count * passes)))
+        return min(MOST_INDUCING, max(FEWEST_INDUCING, affordable), count)
 
-        Not where a row couples latent functions, as a softmax does: q converges slowly there, and for a softmax to
-        worse probabilities than batches find.
+    def _all_at_once(self, count: int, likelihood: Likelihood, settings: Settings) -> bool:
+        """Whether a pass over all rows is affordable: then training ends when it converges.
+
+        Not where the ELBO has no closed form, as for a softmax: it converges slowly, and to worse probabilities than
+        batches find.
         """
-        work = count * model.likelihood.num_latents * model.inducing_inputs.shape[-2] ** 2
+        work = count * likelihood.num_latents * self._most_inducing(count, likelihood) ** 2
         return (
-            model.posterior.has_natural_form
-            and model.likelihood.num_latents == model.likelihood.num_outputs
+            "elbo" not in likelihood.sampled
+            and not any(likelihood.start_values or ())
             and settings.optimiser == "natural"
             and settings.plan is None
             and (self.settings is None or self.settings.batch_size is None)
@@ -496,10 +511,18 @@ class GPEstimator(BaseEstimator):
             columns = self._columns_of(features)
             kernel = start_kernel(name, rows, features, groups, variance, seed, start.lengthscale, columns)
         by_class = by_class if start.by_class is None else by_class and start.by_class
-        z = start_inducing_inputs(rows, self.n_inducing, features, seed, by_class, torch.float64, groups)
+        if self._all_at_once(len(rows), likelihood, self._settings(len(rows), likelihood, seed)):
+            size = min(FEWEST_INDUCING, self._most_inducing(len(rows), likelihood))
+        else:
+            most = min(BATCH_INDUCING, max(FEWEST_INDUCING, len(rows) // BATCH_ROWS_EACH))
+            size = most if self.n_inducing == "auto" else int(self.n_inducing)
+        z = start_inducing_inputs(rows, size, features, seed, by_class, torch.float64, groups)
         if start.dtype == "float32" or (start.dtype is None and z.shape[-1] > FEW_COLUMNS):
             z = z.to(torch.float32)
         model = SparseGP(kernel, likelihood, z, features)
+        start_at: SparseGP | None = vars(self).pop("_start_at", None)
+        if start_at is not None:
+            start_from(model, start_at)
         if start.latents:
             start_latents(model, seed)
         return model

@@ -1,10 +1,12 @@
 """Which likelihood suits the targets: small models with each are compared on rows that they have not seen."""
 
+import math
 import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from sklearn.exceptions import ConvergenceWarning
 
 from autogp.data import Source, Subset
@@ -20,6 +22,7 @@ from autogp.likelihoods import (
     StudentT,
 )
 from autogp.objectives import log_predictive
+from autogp.training import FEWEST_INDUCING
 from autogp.training.step import FAILURES
 
 if TYPE_CHECKING:
@@ -30,7 +33,8 @@ __all__ = ["LIKELIHOODS", "choose_likelihood", "likelihood_named"]
 LIKELIHOODS = ("gaussian", "student_t", "heteroscedastic", "box_cox", "beta", "poisson", "negative_binomial", "network")
 FEWEST_ROWS = 150  # from which "auto" compares
 TRIAL_ROWS = 1_200  # of which a third is held out
-TRIAL_INDUCING, TRIAL_EPOCHS = 40, 60
+TRIAL_EPOCHS, FURTHER_EPOCHS = 30, 10  # with Gaussian noise, and then with another likelihood
+LEAST_CORRELATION = 3.0  # standard errors of a rank correlation
 LEAST_GAIN = 0.01  # nats per row, and one standard error: below that the simpler likelihood stays
 LARGEST_COUNT = 10_000
 
@@ -77,7 +81,8 @@ def likelihood_named(name: str, y: np.ndarray) -> Likelihood:
 def choose_likelihood(estimator: "GPRegressor", rows: Source, y: np.ndarray, seed: int) -> str:
     """The name of the likelihood with the largest log predictive density of held-out rows.
 
-    A likelihood other than Gaussian noise must be better by more than chance: its complexity has a price.
+    A likelihood other than Gaussian noise must be better by more than chance: its complexity has a price. Models with
+    other likelihoods start where that with Gaussian noise has ended.
     """
     if y.ndim > 1 or np.ptp(y) == 0:
         return "gaussian"
@@ -88,10 +93,13 @@ def choose_likelihood(estimator: "GPRegressor", rows: Source, y: np.ndarray, see
         return "gaussian"
     order = np.random.default_rng(seed).permutation(len(y))[:TRIAL_ROWS]
     held, kept = np.sort(order[: len(order) // 3]), np.sort(order[len(order) // 3 :])
-    best, found = "gaussian", _trial(estimator, "gaussian", rows, kept, held, seed)
+    first = _trial(estimator, "gaussian", rows, kept)
+    best, found = "gaussian", _densities(first, Subset(rows, held))
+    if "heteroscedastic" in candidates and not _noise_varies(first, Subset(rows, held)):
+        candidates.remove("heteroscedastic")
     for name in candidates[1:]:
         try:
-            density = _trial(estimator, name, rows, kept, held, seed)
+            density = _densities(_trial(estimator, name, rows, kept, first), Subset(rows, held))
         except FAILURES:
             continue  # numbers that cannot be computed speak against it
         gain = density - found
@@ -113,30 +121,53 @@ def _candidates(y: np.ndarray) -> list[str]:
 
 
 def _trial(
-    estimator: "GPRegressor", name: str, rows: Source, kept: np.ndarray, held: np.ndarray, seed: int
-) -> np.ndarray:
-    """Log predictive density of the rows held out, under a small model of the rows kept."""
+    estimator: "GPRegressor", name: str, rows: Source, kept: np.ndarray, start: "GPRegressor | None" = None
+) -> "GPRegressor":
+    """A small model of the rows kept; it begins where `start` has ended."""
+    epochs = TRIAL_EPOCHS if start is None else FURTHER_EPOCHS
     trial = type(estimator)(
-        TRIAL_INDUCING,
+        FEWEST_INDUCING,
         kernel=estimator.kernel,
         likelihood=name,
         features=estimator.features,
         scaling=estimator.scaling,
-        max_epochs=min(TRIAL_EPOCHS, estimator.max_epochs or TRIAL_EPOCHS),
-        random_state=seed,
+        max_epochs=min(epochs, estimator.max_epochs or epochs),
+        random_state=0,
         verbose=False,
         device=estimator.device,
     )
     for attribute in ("encoder_", "image_shape_", "n_features_in_", "n_outputs_", "_single", "target_names_"):
         setattr(trial, attribute, getattr(estimator, attribute))
+    if start is not None:
+        trial._start_at = start.model_
     with warnings.catch_warnings():  # a trial need not converge
         warnings.simplefilter("ignore", ConvergenceWarning)
         trial._fit_rows(Subset(rows, kept), rows.rows(kept)[1], None, None, ())
-    found = np.empty(len(held))
-    feed = trial._feed
-    with torch.no_grad():
-        for block, marginals, y in trial._marginals(Subset(rows, held)):
-            targets = feed.targets(torch.from_numpy(y))
-            density = log_predictive(trial.model_.likelihood, marginals, targets).double().cpu()
-            found[block] = (density - trial._log_target_scale(y)).numpy()
+    return trial
+
+
+@torch.no_grad()
+def _densities(trial: "GPRegressor", rows: Source) -> np.ndarray:
+    """Log predictive density of each row."""
+    found, feed = np.empty(len(rows)), trial._feed
+    for block, marginals, y in trial._marginals(rows):
+        density = log_predictive(trial.model_.likelihood, marginals, feed.targets(torch.from_numpy(y)))
+        found[block] = (density.double().cpu() - trial._log_target_scale(y)).numpy()
     return found
+
+
+@torch.no_grad()
+def _noise_varies(trial: "GPRegressor", rows: Source) -> bool:
+    """Whether the size of the residuals goes with the prediction, or with an input of the kernel."""
+    sizes, beside = [], []
+    for block, marginals, y in trial._marginals(rows):
+        mean, variance = (part.double() for part in trial.model_.likelihood.predict(*marginals[:3]))
+        residual = (trial._feed.targets(torch.from_numpy(y)).view_as(mean) - mean) / variance.sqrt()
+        x, _ = rows.rows(np.arange(block.start, block.stop))
+        phi = trial.model_.embed(torch.from_numpy(np.require(trial._gaps.filled(x), requirements=["C", "W"])))
+        sizes.append(residual.abs())
+        beside.append(torch.cat([mean, phi.double()], 1))
+    size, columns = torch.cat(sizes).cpu().numpy(), torch.cat(beside).cpu().numpy()
+    ranks = rankdata(np.concatenate([size, columns], 1), axis=0)
+    ranks = ranks[:, np.ptp(ranks, 0) > 0]  # a column that is constant here tells nothing
+    return bool((np.abs(np.corrcoef(ranks.T)[0, 1:]) * math.sqrt(len(size)) > LEAST_CORRELATION).any())

@@ -8,6 +8,7 @@ import torch
 from sklearn.base import is_classifier
 
 from autogp.data import ArraySource
+from autogp.training.grow import LEAST_GAIN
 
 if TYPE_CHECKING:
     from autogp.estimators.base import GPEstimator
@@ -111,7 +112,18 @@ def _posterior(estimator: "GPEstimator") -> str:
     size, latents = model.inducing_inputs.shape[-2], model.likelihood.num_latents
     components = estimator.n_components
     kind = "a Gaussian" if components == 1 else f"a mixture of {components} Gaussians"
-    return f"{kind} over {_counted(latents, 'function')} at {_counted(size, 'inducing input')}"
+    return f"{kind} over {_counted(latents, 'function')} at {_counted(size, 'inducing input')}{_chosen(estimator)}"
+
+
+def _chosen(estimator: "GPEstimator") -> str:
+    """Why there are so many inducing inputs, where that was left to us."""
+    model = estimator.model_
+    settings = estimator._settings(estimator.n_rows_, model.likelihood, 0)
+    if estimator.n_inducing != "auto" or not estimator._all_at_once(estimator.n_rows_, model.likelihood, settings):
+        return ""
+    if model.inducing_inputs.shape[-2] < estimator._most_inducing(estimator.n_rows_, model.likelihood):
+        return f"; more would gain less than {LEAST_GAIN} nats per row"
+    return "; more would take too long"
 
 
 def _training(estimator: "GPEstimator") -> str:

@@ -20,6 +20,8 @@ class Bernoulli(Elementwise):
     0.5
     """
 
+    smooth = True
+
     def __init__(self, num_outputs: int = 1, link: str = "logit"):
         super().__init__(num_outputs)
         if link not in ("logit", "probit"):
@@ -31,12 +33,6 @@ class Bernoulli(Elementwise):
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
         log_cdf = functional.logsigmoid if self.link == "logit" else _log_ndtr
         return log_cdf((2 * y - 1) * f)
-
-    def expected_log_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            return super().expected_log_density(mean, variance, y)
-        nodes, log_weights = self._nodes(mean)  # without kinks, in training: Gauss-Hermite needs fewer points
-        return (log_weights.exp() * self.log_density(mean + variance.sqrt() * nodes, y)).sum(0)
 
     def log_expected_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         margin = (2 * y - 1) * mean

@@ -23,6 +23,7 @@ class NegativeBinomial(Poisson):
     tensor([0.5000, 0.1250], dtype=torch.float64, grad_fn=<ExpBackward0>)
     """
 
+    smooth = True
     finite_loo = True  # 1 / p(y | f) grows as exp(|f|), slower than a Gaussian decays
 
     def __init__(self, num_outputs: int = 1, rate: float | Tensor = 1.0, dispersion: float | Tensor = 1.0):

@@ -2,6 +2,7 @@
 
 from autogp.training.checkpoint import CheckpointError
 from autogp.training.fullbatch import converge
+from autogp.training.grow import FEWEST_INDUCING, converge_growing
 from autogp.training.loop import History, TrainingDivergedError, train
 from autogp.training.mixture import mix
 from autogp.training.progress import Callback, PlainLines, Progress, ProgressBar, TrainingInterruptedError
@@ -10,6 +11,7 @@ from autogp.training.schedule import Phase, Settings
 from autogp.training.start import (
     KERNELS,
     Start,
+    start_from,
     start_inducing_inputs,
     start_kernel,
     start_latents,
@@ -17,6 +19,7 @@ from autogp.training.start import (
 from autogp.training.stream import absorb
 
 __all__ = [
+    "FEWEST_INDUCING",
     "KERNELS",
     "Callback",
     "CheckpointError",
@@ -31,8 +34,10 @@ __all__ = [
     "TrainingInterruptedError",
     "absorb",
     "converge",
+    "converge_growing",
     "mix",
     "refine",
+    "start_from",
     "start_inducing_inputs",
     "start_kernel",
     "start_latents",

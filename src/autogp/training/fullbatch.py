@@ -41,7 +41,9 @@ logger = logging.getLogger("autogp")
 ITERATIONS = 1000
 CORRECTIONS = 20  # pairs of steps and gradients that L-BFGS remembers
 PATIENCE = 10  # iterations without a better score
-WINDOW, SETTLED = 10, 1e-4  # evaluations, and the nats a row that they must gain together to go on
+WINDOW, SETTLED = 6, 5e-4  # iterations, and the nats a row that they must gain together to go on,
+LEAST_NATS = 0.1  # or in all: evidence of less than that is none
+FIRST_STEP = 0.1  # of all parameters together, where L-BFGS knows no curvature yet
 # Nats a row that q may be away from its optimum: at first, at last, and as a share of what an evaluation has gained.
 Q_ROUGH, Q_SETTLED, Q_SHARE = 1e-4, 1e-6, 0.02
 REFUSED = 3.0  # nats a row above the start of a line search: the loss where there is none; it comes back from there
@@ -159,9 +161,10 @@ def converge(
     """Maximises the ELBO of all rows until it gains no more; an epoch is an iteration of L-BFGS.
 
     The arguments are those of `train`. Of the settings, max_epochs, time_budget, patience (10 iterations, if none),
-    checkpoint_seconds and device count. There is no noise, so that the end can be seen: when ten evaluations gain less
-    than 1e-4 nats a row. A model that is left before that says so by a ConvergenceWarning, unless a setting asked for
-    it. The score of a state is that of `train`, leave-one-out where that is finite; q is at its optimum in all of them.
+    checkpoint_seconds and device count. There is no noise, so that the end can be seen: when six iterations gain less
+    than 5e-4 nats a row, or a tenth of a nat in all. A model that is left before that says so by a
+    ConvergenceWarning, unless a setting asked for it. The score of a state is that of `train`, leave-one-out where that
+    is finite; q is at its optimum in all of them.
     """
     if settings.objective != "elbo":
         raise ValueError(f"all rows at once are for the objective 'elbo', got {settings.objective!r}: use train")
@@ -184,10 +187,6 @@ def converge(
             if saved is not None:
                 run.restore(saved)
             return run.go()
-
-
-class _Converged(Exception):
-    """The last evaluations of the ELBO have gained nothing that counts."""
 
 
 class _Run:
@@ -227,6 +226,7 @@ class _Run:
         self.iteration, self.reached = 0, math.inf  # how many have ended, and the loss at the last end
         self.last: np.ndarray | None = None  # where the loss was looked at last
         self.max_iterations = settings.max_epochs or ITERATIONS
+        self.tolerance = max(SETTLED, LEAST_NATS / feed.total_weight)
 
     def go(self) -> History:
         self.saved = time.monotonic()
@@ -245,21 +245,18 @@ class _Run:
     def _minimise(self) -> None:
         history = self.history
         options = {"maxiter": self.max_iterations, "maxcor": CORRECTIONS, "ftol": 0.0, "gtol": 0.0}
-        place, before = self.start, math.inf
-        try:
-            while self.profile.parameters and not history.stopped:
-                found = minimize(
-                    self._loss, place, jac=True, method="L-BFGS-B", callback=self._end_iteration, options=options
-                )
-                place = found.x
-                options["maxiter"] = self.max_iterations - self.iteration
-                if found.status == 1:
-                    history.stopped = history.stopped or "max_epochs"
-                if before - found.fun < SETTLED:  # a fresh start has not helped its line search
-                    break
-                before = found.fun
-        except _Converged:
-            pass
+        place, before = self.start / FIRST_STEP, math.inf
+        while self.profile.parameters and not history.stopped:
+            found = minimize(
+                self._loss, place, jac=True, method="L-BFGS-B", callback=self._end_iteration, options=options
+            )
+            place = found.x
+            options["maxiter"] = self.max_iterations - self.iteration
+            if found.status == 1:
+                history.stopped = history.stopped or "max_epochs"
+            if before - found.fun < self.tolerance:  # a fresh start has not helped its line search
+                break
+            before = found.fun
         if not history.rows:  # it starts at its best, or nothing but q can learn
             self._record(self.start)
         history.stopped = history.stopped or "converged"
@@ -272,18 +269,18 @@ class _Run:
         if history.stopped == "converged" and not settled and self.among.first:
             warnings.warn(NOT_CONVERGED, ConvergenceWarning, stacklevel=4)
 
-    def _loss(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+    def _loss(self, place: np.ndarray) -> tuple[float, np.ndarray]:
+        """Minus the ELBO, nats a row, and its gradient, by the parameters in units of the first step."""
+        vector = FIRST_STEP * place
         self.told += 1
         if self.told > len(self.losses):
             value, gradient = self._evaluate(vector)
             self.losses.append(value)
             self.gradients.append(gradient)
-            if len(self.losses) > WINDOW and min(self.losses[:-WINDOW]) - min(self.losses) < SETTLED:
-                raise _Converged
         elif self.told == len(self.losses):  # resumed: from here on it goes on
             self._put(vector)
         self.last = vector.copy()
-        return self.losses[self.told - 1], self.gradients[self.told - 1]
+        return self.losses[self.told - 1], FIRST_STEP * self.gradients[self.told - 1]
 
     def _put(self, vector: np.ndarray) -> None:
         parameters = list(self.profile.parameters.values())
@@ -312,7 +309,7 @@ class _Run:
     def _end_iteration(self, intermediate_result: Any) -> None:
         self.iteration, self.reached = self.iteration + 1, intermediate_result.fun
         if self.iteration > len(self.history.rows):
-            self._record(intermediate_result.x)
+            self._record(FIRST_STEP * intermediate_result.x)
         if self.history.stopped:
             raise StopIteration  # L-BFGS takes it for the wish to stop
 
@@ -339,6 +336,8 @@ class _Run:
             history.stopped = "callback"
         elif settings.time_budget is not None and self.seconds >= settings.time_budget:
             history.stopped = "time budget"
+        elif epoch > WINDOW and value - history.rows[-1 - WINDOW]["value"] < self.tolerance:
+            history.stopped = "converged"
         elif epoch - history.best_epoch >= (settings.patience or PATIENCE):
             history.stopped = "no better score"
         if self.interrupts is None:

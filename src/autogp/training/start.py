@@ -29,7 +29,16 @@ from autogp.training.expression import Term, build, terms_of
 from autogp.training.state import RunState
 from autogp.training.step import FAILURES, Batch, draw
 
-__all__ = ["KERNELS", "Start", "leave_saddle", "start_inducing_inputs", "start_kernel", "start_latents"]
+__all__ = [
+    "KERNELS",
+    "Start",
+    "leave_saddle",
+    "sample_rows",
+    "start_from",
+    "start_inducing_inputs",
+    "start_kernel",
+    "start_latents",
+]
 
 SAMPLE_ROWS = 20_000  # k-means sees no more,
 ROWS_A_CENTRE, FEWEST_ROWS = 25, 2_000  # nor more than it needs
@@ -98,7 +107,7 @@ def start_inducing_inputs(
         raise ValueError(f"num_inducing must be at least 1, got {num_inducing}")
     own = by_class and groups > 1
     most = SAMPLE_ROWS if own else min(SAMPLE_ROWS, max(FEWEST_ROWS, ROWS_A_CENTRE * num_inducing))
-    x, y = _sample(source, features, most, seed)
+    x, y = sample_rows(source, features, most, seed)
     if own:
         return torch.from_numpy(_class_centres(x, y, groups, num_inducing, seed)).to(dtype)
     parts = [_distinct(part) for part in ([x] if not by_class else [x[y == label] for label in np.unique(y)])]
@@ -126,7 +135,7 @@ def start_kernel(
     features come from it.
     """
     columns = columns or {}
-    x, _ = _sample(source, features, DISTANCE_ROWS, seed)
+    x, _ = sample_rows(source, features, DISTANCE_ROWS, seed)
     if name in KERNELS:
         return _named_kernel(name, x, groups, variance, lengthscale)
     addends = terms_of(name, KERNELS)
@@ -209,7 +218,7 @@ def _named_kernel(
 
 
 @torch.no_grad()
-def _sample(source: Source, features: nn.Module | None, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def sample_rows(source: Source, features: nn.Module | None, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Features of rows in float32 and their targets, at most `most` of them, at random."""
     count = len(source)
     if count > most:
@@ -293,6 +302,21 @@ def leave_saddle(state: RunState, batch: Batch, samples: int, generator: torch.G
         return False
     state.set_moments(START_SPREAD * away, prepared.moments.covariance())
     return True
+
+
+@torch.no_grad()
+def start_from(model: SparseGP, other: SparseGP) -> None:
+    """Starts kernel and inducing inputs where another model has ended, as far as shapes allow; q stays at its prior.
+
+    So do the parameters of the likelihood, where both are of one kind.
+    """
+    alike = type(model.likelihood) is type(other.likelihood)
+    theirs = dict(other.named_parameters())
+    for name, mine in model.named_parameters():
+        if name in theirs and (name.startswith(("kernel.", "inducing_inputs")) or (alike and "likelihood." in name)):
+            their = theirs[name]
+            if their.ndim == mine.ndim and all(a in (1, b) for a, b in zip(their.shape, mine.shape, strict=True)):
+                mine.copy_(their)
 
 
 @torch.no_grad()

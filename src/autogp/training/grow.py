@@ -1,0 +1,143 @@
+"""Few inducing inputs first, and some of the rows; then more of both, from where the few have led."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from autogp.data import Source, Subset, TargetScaler
+from autogp.model import SparseGP
+from autogp.posteriors import Natural, Posterior
+from autogp.training.feed import Feed
+from autogp.training.fullbatch import converge
+from autogp.training.schedule import Settings
+from autogp.training.start import sample_rows
+from autogp.training.state import History
+
+__all__ = ["FEWEST_INDUCING", "converge_growing", "grow", "missing"]
+
+FEWEST_INDUCING, GROWTH = 50, 2  # at first, and by how much they are multiplied
+ROWS_EACH = 40  # for each inducing input, as long as there are to be more
+LEAST_GAIN = 0.005  # nats a row that more inducing inputs must promise
+CANDIDATES = 2_000  # rows of which some become inducing inputs
+LEAST_VARIANCE = 1e-6  # of the prior's: a row with less is told by the inducing inputs already
+
+
+def converge_growing(
+    model: SparseGP,
+    source: Source,
+    settings: Settings,
+    most: int,
+    *,
+    open_end: bool = True,
+    weights: np.ndarray | None = None,
+    target_scaler: TargetScaler | None = None,
+    folder: Path | None = None,
+    **options: Any,
+) -> list[History]:
+    """Maximises the ELBO of all rows by `converge`, with up to `most` inducing inputs.
+
+    It begins with those of the model, and as many rows as they can tell apart: there a step is cheap, and the
+    hyper-parameters come near to where they will end. With an `open_end` the inducing inputs become more only as long
+    as more of them can gain 0.002 nats a row.
+    """
+    histories: list[History] = []
+    while True:
+        size, chosen = model.inducing_inputs.shape[-2], None
+        if size < most and ROWS_EACH * size < len(source) // 2:
+            chosen = np.sort(np.random.default_rng(settings.seed).choice(len(source), ROWS_EACH * size, replace=False))
+        place = None if folder is None else folder / str(len(histories))
+        rest = {"target_scaler": target_scaler, "folder": place, "resume": place is not None, **options}
+        history = converge(
+            model,
+            source if chosen is None else Subset(source, chosen),
+            _shared_out(settings, histories, 1 if size >= most else 2),
+            weights=weights if weights is None or chosen is None else weights[chosen],
+            **rest,
+        )
+        histories.append(history)
+        hurried = history.stopped == "callback" or _used_up(settings, histories)
+        if size < most and not (open_end and (hurried or not _promising(model, source, target_scaler, settings.seed))):
+            grow(model, source, most if hurried else min(most, GROWTH * size), settings.seed)
+        if model.inducing_inputs.shape[-2] == size:
+            if chosen is None:
+                return histories
+            most = size  # all rows, and no more inducing inputs
+
+
+def _shared_out(settings: Settings, histories: list[History], share: int) -> Settings:
+    """What is left of the limits, divided by `share` where more is to come."""
+    if settings.max_epochs is not None:
+        left = settings.max_epochs - sum(len(each.rows) for each in histories)
+        settings = replace(settings, max_epochs=max(1, left // share))
+    if settings.time_budget is not None:
+        left = settings.time_budget - sum(each.rows[-1]["seconds"] for each in histories)
+        settings = replace(settings, time_budget=max(1e-3, left / share))
+    return settings
+
+
+def _used_up(settings: Settings, histories: list[History]) -> bool:
+    """Whether nothing is left of the limits: then one iteration with all rows is the last."""
+    epochs, seconds = sum(len(each.rows) for each in histories), sum(each.rows[-1]["seconds"] for each in histories)
+    return epochs >= (settings.max_epochs or math.inf) or seconds >= (settings.time_budget or math.inf)
+
+
+def _promising(model: SparseGP, source: Source, target_scaler: TargetScaler | None, seed: int) -> bool:
+    return missing(model, source, Feed(model, len(source), None, target_scaler), seed) >= LEAST_GAIN
+
+
+@torch.no_grad()
+def missing(model: SparseGP, source: Source, feed: Feed, seed: int = 0) -> float:
+    """About what the ELBO would gain by inducing inputs without end, nats a row.
+
+    The variance that they leave at a row, r = k(x, x) - |L^-1 k(Z, x)|^2, costs the ELBO -beta r there, where beta is
+    the derivative of E_q[log p(y | f)] by the variance of q(f); for Gaussian noise r / (2 noise).
+    """
+    random = np.random.default_rng(seed)
+    batch = feed.read(source, np.sort(random.permutation(len(source))[:CANDIDATES]))
+    marginals = model.marginals(model.embed(batch.x), model.prepare())
+    _, beta = model.likelihood.expected_derivatives(marginals.mean, marginals.variance, batch.y)
+    return (-beta[0] * marginals.residual.clamp_min(0)).sum(-1).mean().item()
+
+
+@torch.no_grad()
+def grow(model: SparseGP, source: Source, size: int, seed: int = 0) -> None:
+    """Adds rows of the data to the inducing inputs until there are `size`, or until they tell all.
+
+    Each is the row at which those before leave most variance of the prior, k(x, x) - |L^-1 k(Z, x)|^2 (greedy
+    conditional variance: Burt, Rasmussen and van der Wilk, 2020). L is lower triangular, so that v = L^-1 u of the old
+    ones stays what it was: with the new ones at their prior, q and its ELBO do not change.
+    """
+    found, _ = sample_rows(source, model.features, CANDIDATES, seed)
+    x = torch.from_numpy(found).to(model.device, torch.float64)
+    z = model.inducing_inputs
+    basis, variance = model.basis(x, model.prepare())  # [G, M, R], [G, R]
+    own = len(z) > 1  # inducing inputs for each latent function
+    basis, left = basis.clone(), variance - basis.square().sum(1)
+    chosen: list[Tensor] = []
+    while z.shape[1] + len(chosen) < size:
+        most = (left / variance if own else (left / variance).sum(0, keepdim=True)).max(-1)
+        if (most.values < LEAST_VARIANCE).any():
+            break
+        row = x[most.indices][:, None]  # [1 or G, 1, D]
+        place = most.indices[:, None, None].expand(len(basis), basis.shape[1], 1)
+        known = (basis.gather(2, place) * basis).sum(1)  # [G, R]
+        scale = left.gather(1, most.indices[:, None].expand(len(left), 1)).clamp_min(LEAST_VARIANCE).sqrt()
+        new = (model.kernel.gram(row, x)[:, 0] - known) / scale
+        basis = torch.cat([basis, new[:, None]], 1)
+        left = (left - new.square()).clamp_min(0)
+        chosen.append(row)
+    if not chosen:
+        return
+    q, added = Natural.of(model.posterior), len(chosen)
+    latents, old = q.shift.shape
+    wider = Natural.prior(latents, old + added, model.device)
+    wider.precision[:, :old, :old] = q.precision
+    wider.shift[:, :old] = q.shift
+    model.inducing_inputs = nn.Parameter(torch.cat([z, *chosen], 1))
+    model.posterior = Posterior(latents, old + added).to(model.device)
+    model.posterior.set_natural(wider)
