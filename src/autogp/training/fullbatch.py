@@ -34,7 +34,7 @@ from autogp.training.settle import Block, settle
 from autogp.training.state import History, from_json, grouped, to_json
 from autogp.training.step import FAILURES, Batch, NonFiniteError, gradients_of
 
-__all__ = ["Profile", "converge"]
+__all__ = ["Profile", "converge", "warn_unless_converged"]
 
 logger = logging.getLogger("autogp")
 
@@ -86,7 +86,7 @@ class Profile:
         self.q = Natural.of(model.posterior)
         self.sites: list[Tensor] | None = None  # of the best value so far
         self.best, self.tolerance = -math.inf, Q_ROUGH
-        self.converged = False  # whether q was at its optimum there
+        self.settled = False  # whether q was at its optimum at the last evaluation
 
     def read(self, indices: np.ndarray) -> Batch:
         x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in self.source.rows(indices))
@@ -105,7 +105,7 @@ class Profile:
         blocks = _Blocks(self, prepared._replace(gram=gram))
         tolerance = self.tolerance * self.feed.total_weight
         start = self.q if self.sites is None else None
-        self.q, sites, converged = settle(likelihood, blocks, self.prior, tolerance, self.sites, start, self.among)
+        self.q, sites, self.settled = settle(likelihood, blocks, self.prior, tolerance, self.sites, start, self.among)
         moments = self.q.moments()
         inputs = [gram, *self.parameters.values()]
         value = score = moments.mean.new_zeros(())
@@ -124,7 +124,7 @@ class Profile:
         gain = abs(value.item() - self.best) / self.feed.total_weight
         self.tolerance = min(self.tolerance, max(Q_SETTLED, Q_SHARE * gain))
         if value.item() > self.best:  # a warm start for what follows: from worse places it would be a worse one
-            self.best, self.sites, self.converged = value.item(), sites, converged
+            self.best, self.sites = value.item(), sites
         through_gram = gradients_of((prepared.gram * gradients[0]).sum(), inputs[1:])
         return value, [old + new for old, new in zip(gradients[1:], through_gram, strict=True)]
 
@@ -189,6 +189,11 @@ def converge(
             return run.go()
 
 
+def warn_unless_converged(history: History, stacklevel: int) -> None:
+    if history.stopped in ("converged", "no better score") and not history.converged:  # else it was asked to stop
+        warnings.warn(NOT_CONVERGED, ConvergenceWarning, stacklevel=stacklevel)
+
+
 class _Run:
     """A run from its start, or from where it was saved, to its end."""
 
@@ -217,7 +222,7 @@ class _Run:
         self.logarithms = np.array(
             [".log_" in name for name, each in parameters.items() for _ in range(each.numel())], bool
         )
-        self.history, self.best = History(), {}
+        self.history, self.best, self.settled = History(), {}, False
         self.seconds = 0.0
         # L-BFGS is deterministic: told the same losses and gradients, it is where it was before.
         self.losses: list[float] = []
@@ -263,11 +268,10 @@ class _Run:
         steepest = np.abs(self.gradients[int(np.argmin(self.losses))]).max(initial=0.0) if self.losses else 0.0
         # With Gaussian noise that is steep only where targets have no noise, and the ELBO no end.
         flat = bool(steepest < FLAT) or self.model.likelihood.conjugate
-        # The state that is kept for its score is one before the last, in which q need not have settled.
-        settled = history.stopped == "converged" and flat and self.profile.converged
-        history.converged = settled or history.stopped == "no better score"
-        if history.stopped == "converged" and not settled and self.among.first:
-            warnings.warn(NOT_CONVERGED, ConvergenceWarning, stacklevel=4)
+        ended = flat if history.stopped == "converged" else history.stopped == "no better score"
+        history.converged = ended and self.settled  # q at its optimum in the state that is kept
+        if self.among.first:
+            warn_unless_converged(history, stacklevel=5)
 
     def _loss(self, place: np.ndarray) -> tuple[float, np.ndarray]:
         """Minus the ELBO, nats a row, and its gradient, by the parameters in units of the first step."""
@@ -327,6 +331,7 @@ class _Run:
         history.rows.append(row | {"value": value, "score": score, "learning_rate": 1.0, "skipped": 0})
         if score > history.best_score:
             history.best_epoch, history.best_score = epoch, score
+            self.settled = self.profile.settled
             self.best = {name: each.detach().clone() for name, each in model.state_dict().items()}
             self.best |= {PRECISION: q.precision, SHIFT: q.shift}
         progress = self._progress()
@@ -372,7 +377,7 @@ class _Run:
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         tensors["gradients"] = torch.from_numpy(np.array(self.gradients).reshape(len(self.losses), -1))
         history = {name: value for name, value in vars(self.history).items() if name != "rows"}
-        state = {"seconds": self.seconds, "history": history, "best": self.profile.best}
+        state = {"seconds": self.seconds, "history": history, "best": self.profile.best, "settled": self.settled}
         state["tolerance"] = self.profile.tolerance
         self.checkpoints.save(len(self.history.rows), {n: each.cpu() for n, each in tensors.items()}, to_json(state))
         self.saved = time.monotonic()
@@ -383,7 +388,7 @@ class _Run:
 
     def restore(self, saved: Checkpoint) -> None:
         state, groups = from_json(saved.state), grouped(saved.tensors, "/")
-        self.seconds = state["seconds"]
+        self.seconds, self.settled = state["seconds"], state["settled"]
         self.history = History(**state["history"], rows=History.rows_of(groups["history"]))
         self.best = {name: each.to(self.model.device) for name, each in groups["best"].items()}
         self.losses, self.gradients = saved.tensors["losses"].tolist(), list(saved.tensors["gradients"].numpy())

@@ -1,19 +1,21 @@
 """Few inducing inputs first, and some of the rows; then more of both, from where the few have led."""
 
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from autogp.data import Source, Subset, TargetScaler
 from autogp.model import SparseGP
 from autogp.posteriors import Natural, Posterior
 from autogp.training.feed import Feed
-from autogp.training.fullbatch import converge
+from autogp.training.fullbatch import converge, warn_unless_converged
 from autogp.training.schedule import Settings
 from autogp.training.start import sample_rows
 from autogp.training.state import History
@@ -52,19 +54,22 @@ def converge_growing(
             chosen = np.sort(np.random.default_rng(settings.seed).choice(len(source), ROWS_EACH * size, replace=False))
         place = None if folder is None else folder / str(len(histories))
         rest = {"target_scaler": target_scaler, "folder": place, "resume": place is not None, **options}
-        history = converge(
-            model,
-            source if chosen is None else Subset(source, chosen),
-            _shared_out(settings, histories, 1 if size >= most else 2),
-            weights=weights if weights is None or chosen is None else weights[chosen],
-            **rest,
-        )
+        with warnings.catch_warnings():  # only the last part need converge
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            history = converge(
+                model,
+                source if chosen is None else Subset(source, chosen),
+                _shared_out(settings, histories, 1 if size >= most else 2),
+                weights=weights if weights is None or chosen is None else weights[chosen],
+                **rest,
+            )
         histories.append(history)
         hurried = history.stopped == "callback" or _used_up(settings, histories)
         if size < most and not (open_end and (hurried or not _promising(model, source, target_scaler, settings.seed))):
             grow(model, source, most if hurried else min(most, GROWTH * size), settings.seed)
         if model.inducing_inputs.shape[-2] == size:
             if chosen is None:
+                warn_unless_converged(history, stacklevel=3)
                 return histories
             most = size  # all rows, and no more inducing inputs
 
