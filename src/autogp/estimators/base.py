@@ -363,7 +363,7 @@ class GPEstimator(BaseEstimator):
             histories.append(train(model, rows, settings, **common, folder=folder, resume=folder is not None))
         if strata is not None and weights is None and validation is None and self._may_refine(model, strata):
             folder = None if self.checkpoint is None else Path(self.checkpoint)
-            epochs = REFINED_SHARE * len(histories[-1].rows)
+            epochs = REFINED_SHARE * sum(len(each.rows) for each in histories)
             common = {"callbacks": callbacks, "verbose": self.verbose}
             refined = refine(model, rows, settings, epochs, strata, self.target_scaler_, folder, **common)
             histories += [] if refined is None else [refined]
