@@ -9,7 +9,7 @@ __all__ = ["Interruption"]
 class Interruption:
     """A progress display that sends the process signals after some steps."""
 
-    def __init__(self, *numbers: int, step: int = 20) -> None:
+    def __init__(self, *numbers: int, step: int = 10) -> None:
         self.numbers = numbers
         self.step = step
 

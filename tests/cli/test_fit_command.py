@@ -148,8 +148,8 @@ def test_interrupted_training_resumes_to_the_same_model(
     with monkeypatch.context() as patch:
         patch.setattr("autogp.training.progress.progress_display", lambda verbose: Interruption(number))
         result = run(*settings, "-o", out, code=code)
-    saved = f"saved in {folder / 'elbo'}, go on with the same command and --resume"
-    assert result.stderr == f"stopped by {number.name} after step 20; {saved}\n"
+    saved = f"saved in {folder / 'elbo' / '0'}, go on with the same command and --resume"
+    assert result.stderr == f"stopped by {number.name} after step 10; {saved}\n"
     assert folder.is_dir()
     assert not out.exists()
     assert "holds an interrupted training: go on with --resume" in run(*settings, "-o", out, code=1).stderr
