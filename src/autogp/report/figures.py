@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from autogp.printing import escaped
 from autogp.report.svg import ACCENT, INK, LINE, MUTED, PAPER, WARN, canvas, in_page
 
 __all__ = ["coverage_figure", "dependence_figure", "fit_figure", "reliability_figure", "training_figure"]
@@ -164,6 +165,7 @@ def dependence_figure(
 
 def _short(text: str) -> str:
     """For an axis; $ would start a formula."""
+    text = escaped(text)
     return (text if len(text) <= 10 else text[:9] + "…").replace("$", r"\$")
 
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from typing import Any
 
 import matplotlib
@@ -49,7 +50,8 @@ def in_page(figure: Figure, name: str, alt: str) -> Markup:
     """The figure as an SVG element; `name` sets its ids apart from those of other figures."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # text stays text: the browser has fonts for it
         figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     text = buffer.getvalue()
     width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', text)[0]
