@@ -157,6 +157,7 @@ class GPEstimator(BaseEstimator):
 
     _kernel_name = "matern52"  # what "auto" is
     _kernel_variance = 1.0  # where a kernel given by name starts
+    _start_at: SparseGP | None = None  # a model in whose place training starts
 
     def _check_targets(self, y: Any) -> Any:
         """Targets as the user has them, [N] or [N, P], without looking at what fit has learnt."""
@@ -520,9 +521,8 @@ class GPEstimator(BaseEstimator):
         if start.dtype == "float32" or (start.dtype is None and z.shape[-1] > FEW_COLUMNS):
             z = z.to(torch.float32)
         model = SparseGP(kernel, likelihood, z, features)
-        start_at: SparseGP | None = vars(self).pop("_start_at", None)
-        if start_at is not None:
-            start_from(model, start_at)
+        if self._start_at is not None:
+            start_from(model, self._start_at)
         if start.latents:
             start_latents(model, seed)
         return model
