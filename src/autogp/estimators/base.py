@@ -65,10 +65,10 @@ ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
 NETWORK_RATE = 0.1  # of latent functions that start away from 0; at 0.05 the noise is still too large at the end
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
-AFFORDABLE_PASS, CHEAP_PASS = 1e10, 1e9  # multiplications: for as many inducing inputs as were asked for, for "auto"
+AFFORDABLE_PASS, CHEAP_PASS = 1e10, 1.5e8  # multiplications: for as many inducing inputs as were asked for, for "auto"
 MOST_INDUCING = 400  # that "auto" takes, and
 BATCH_INDUCING, BATCH_ROWS_EACH = 200, 5  # where it learns from batches: at most, and rows for each of them
-COUPLED_PASSES = 20
+COUPLED_PASSES = 5  # over the rows, until q has settled where a row couples latent functions
 FEWEST_REFINED = 1_000  # rows from which "auto" tries the predictive density,
 REFINED_SHARE = 0.5  # for so many epochs beside the ELBO's
 
@@ -442,10 +442,10 @@ class GPEstimator(BaseEstimator):
         """As many as were asked for, or as a pass over all rows can afford."""
         if self.n_inducing != "auto":
             return int(self.n_inducing)
-        coupled = likelihood.num_latents > likelihood.num_outputs  # q then takes many passes to settle
-        passes = likelihood.num_latents * (COUPLED_PASSES if coupled else 1)
+        passes = _passes(likelihood)
         affordable = math.isqrt(int(CHEAP_PASS / (count * passes)))
-        return min(MOST_INDUCING, max(FEWEST_INDUCING, affordable), count)
+        fewest = FEWEST_INDUCING if passes > likelihood.num_latents else 2 * FEWEST_INDUCING
+        return min(MOST_INDUCING, max(fewest, affordable), count)
 
     def _all_at_once(self, count: int, likelihood: Likelihood, settings: Settings) -> bool:
         """Whether a pass over all rows is affordable: then training ends when it converges.
@@ -453,7 +453,7 @@ class GPEstimator(BaseEstimator):
         Not where the ELBO has no closed form, as for a softmax: it converges slowly, and to worse probabilities than
         batches find.
         """
-        work = count * likelihood.num_latents * self._most_inducing(count, likelihood) ** 2
+        work = count * _passes(likelihood) * self._most_inducing(count, likelihood) ** 2
         return (
             "elbo" not in likelihood.sampled
             and not any(likelihood.start_values or ())
@@ -461,7 +461,7 @@ class GPEstimator(BaseEstimator):
             and settings.plan is None
             and (self.settings is None or self.settings.batch_size is None)
             and self.batch_size is None
-            and work <= AFFORDABLE_PASS
+            and work <= (CHEAP_PASS if self.n_inducing == "auto" else AFFORDABLE_PASS)
         )
 
     def _settings(self, count: int, likelihood: Likelihood, seed: int) -> Settings:
@@ -660,6 +660,12 @@ class GPEstimator(BaseEstimator):
         """Writes the model to one file, which `autogp.load_model` reads; no pickle, and never half a file."""
         check_is_fitted(self)
         save_estimator(self, path)
+
+
+def _passes(likelihood: Likelihood) -> int:
+    """How much work a row is, by the latent functions."""
+    coupled = likelihood.num_latents > likelihood.num_outputs
+    return likelihood.num_latents * (COUPLED_PASSES if coupled else 1)
 
 
 def _continued(rows: list[dict[str, Any]], before: dict[str, Any]) -> list[dict[str, Any]]:
