@@ -4,11 +4,10 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
+from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
 
 from autogp.data import Source
@@ -268,13 +267,15 @@ def _class_centres(x: np.ndarray, y: np.ndarray, classes: int, size: int, seed: 
 def _centres(rows: np.ndarray, size: int, seed: int, init: str = "k-means++") -> np.ndarray:
     if size >= len(rows):
         return rows
-    from sklearn.cluster import KMeans, MiniBatchKMeans  # here: a fifteenth of the import, and few rows need no centres
-
-    options: dict[str, Any] = {"n_clusters": size, "init": init, "n_init": 1, "max_iter": 20, "random_state": seed}
-    few = len(rows) <= SMALL_SAMPLE
-    clusters = KMeans(**options) if few else MiniBatchKMeans(batch_size=2048, **options)
     with warnings.catch_warnings():  # centres that have not settled serve as well: training moves them
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore")
+        if len(rows) <= SMALL_SAMPLE:
+            start = "points" if init == "random" else "++"
+            found, _ = kmeans2(rows.astype(np.float64), size, iter=20, minit=start, seed=np.random.default_rng(seed))
+            return found
+        from sklearn.cluster import MiniBatchKMeans  # here: half a second, and few rows need no batches
+
+        clusters = MiniBatchKMeans(size, init=init, n_init=1, max_iter=20, batch_size=2048, random_state=seed)
         return np.asarray(clusters.fit(rows).cluster_centers_)
 
 
