@@ -4,6 +4,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -270,13 +271,13 @@ def _centres(rows: np.ndarray, size: int, seed: int, init: str = "k-means++") ->
     with warnings.catch_warnings():  # centres that have not settled serve as well: training moves them
         warnings.simplefilter("ignore")
         if len(rows) <= SMALL_SAMPLE:
+            random: Any = {"seed": np.random.default_rng(seed)}  # SciPy 1.15 calls it rng, and takes both
             start = "points" if init == "random" else "++"
-            found, _ = kmeans2(rows.astype(np.float64), size, iter=20, minit=start, seed=np.random.default_rng(seed))
-            return found
+            return kmeans2(rows.astype(np.float64), size, iter=20, minit=start, **random)[0]
         from sklearn.cluster import MiniBatchKMeans  # here: half a second, and few rows need no batches
 
-        clusters = MiniBatchKMeans(size, init=init, n_init=1, max_iter=20, batch_size=2048, random_state=seed)
-        return np.asarray(clusters.fit(rows).cluster_centers_)
+        options: dict[str, Any] = {"init": init, "n_init": 1, "max_iter": 20, "random_state": seed}
+        return np.asarray(MiniBatchKMeans(size, batch_size=2048, **options).fit(rows).cluster_centers_)
 
 
 @torch.no_grad()
