@@ -56,8 +56,10 @@ def test_growing_changes_neither_predictions_nor_the_elbo(likelihood, kernel):
     torch.testing.assert_close(elbo(model, x, y), value, rtol=1e-8, atol=0)
 
 
-def test_each_new_inducing_input_is_the_row_with_most_variance_left():
+@pytest.mark.parametrize("variance", [1.0, 1e-9])
+def test_each_new_inducing_input_is_the_row_with_most_variance_left(variance):
     model, source = trained(Gaussian(variance=0.1))
+    model.kernel = Matern52(torch.ones(1, 2, dtype=torch.float64), torch.tensor([variance], dtype=torch.float64))
     x = torch.from_numpy(source.rows(np.arange(80))[0]).float().double()
     grow(model, source, 9)
     z = model.inducing_inputs.detach()[0]
@@ -129,6 +131,22 @@ def test_a_limit_of_epochs_holds_for_all_parts_together():
     model = GPRegressor(120, likelihood="gaussian", max_epochs=7, random_state=0, verbose=False).fit(x, y)
     assert len(model.history_) <= 7
     assert model.model_.inducing_inputs.shape[-2] == 120
+
+
+def test_a_callback_that_asks_once_to_stop_is_heard():
+    x, y = sets()["plane"]
+    calls: list = []
+    model = GPRegressor(120, likelihood="gaussian", random_state=0, verbose=False)
+    model.fit(x, y, callbacks=[lambda progress: calls.append(progress) or len(calls) == 3])
+    assert len(calls) == len(model.history_) == 4  # and one iteration with as many inducing inputs as were asked for
+    assert model.stopped_ == "callback"
+    assert model.model_.inducing_inputs.shape[-2] == 120
+
+
+def test_fewer_rows_than_inducing_inputs_are_said(capsys):
+    x = np.linspace(0, 1, 20)[:, None]
+    GPRegressor(likelihood="gaussian", random_state=0, verbose=False).fit(x, np.sin(9 * x[:, 0])).summary()
+    assert "at 20 inducing inputs; as many as rows" in capsys.readouterr().out
 
 
 def test_a_run_that_grows_resumes_to_the_same_bits(tmp_path):

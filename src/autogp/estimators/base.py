@@ -484,7 +484,7 @@ class GPEstimator(BaseEstimator):
         whole = found.batch_size is not None and found.batch_size >= count
         if whole and self.settings is None and not likelihood.sampled & {"elbo", found.objective}:
             found = replace(found, natural_rates=NOISELESS_RATES)
-            if likelihood.start_values is not None:
+            if any(likelihood.start_values or ()):
                 found = replace(found, learning_rate=NETWORK_RATE)
         if whole and found.patience is None and found.max_epochs is None:
             found = replace(found, patience=SETTLED_EPOCHS)

@@ -121,7 +121,10 @@ def _chosen(estimator: "GPEstimator") -> str:
     settings = estimator._settings(estimator.n_rows_, model.likelihood, 0)
     if estimator.n_inducing != "auto" or not estimator._all_at_once(estimator.n_rows_, model.likelihood, settings):
         return ""
-    if model.inducing_inputs.shape[-2] < estimator._most_inducing(estimator.n_rows_, model.likelihood):
+    size = model.inducing_inputs.shape[-2]
+    if size >= estimator.n_rows_:
+        return "; as many as rows"
+    if size < estimator._most_inducing(estimator.n_rows_, model.likelihood):
         return f"; more would gain less than {LEAST_GAIN} nats per row"
     return "; more would take too long"
 

@@ -45,9 +45,10 @@ def converge_growing(
 
     It begins with those of the model, and as many rows as they can tell apart: there a step is cheap, and the
     hyper-parameters come near to where they will end. With an `open_end` the inducing inputs become more only as long
-    as more of them can gain 0.002 nats a row.
+    as more of them promise 0.005 nats a row.
     """
     histories: list[History] = []
+    hurried = False  # no time is left: one iteration with all rows is the last
     while True:
         size, chosen = model.inducing_inputs.shape[-2], None
         if size < most and ROWS_EACH * size < len(source) // 2:
@@ -59,12 +60,14 @@ def converge_growing(
             history = converge(
                 model,
                 source if chosen is None else Subset(source, chosen),
-                _shared_out(settings, histories, 1 if size >= most else 2),
+                replace(settings, max_epochs=1) if hurried else _shared_out(settings, histories, 1 + (size < most)),
                 weights=weights if weights is None or chosen is None else weights[chosen],
                 **rest,
             )
+        if hurried:
+            history.stopped = histories[-1].stopped
         histories.append(history)
-        hurried = history.stopped == "callback" or _used_up(settings, histories)
+        hurried = hurried or history.stopped == "callback" or _used_up(settings, histories)
         if size < most and not (open_end and (hurried or not _promising(model, source, target_scaler, settings.seed))):
             grow(model, source, most if hurried else min(most, GROWTH * size), settings.seed)
         if model.inducing_inputs.shape[-2] == size:
@@ -86,7 +89,7 @@ def _shared_out(settings: Settings, histories: list[History], share: int) -> Set
 
 
 def _used_up(settings: Settings, histories: list[History]) -> bool:
-    """Whether nothing is left of the limits: then one iteration with all rows is the last."""
+    """Whether nothing is left of the limits."""
     epochs, seconds = sum(len(each.rows) for each in histories), sum(each.rows[-1]["seconds"] for each in histories)
     return epochs >= (settings.max_epochs or math.inf) or seconds >= (settings.time_budget or math.inf)
 
@@ -131,7 +134,8 @@ def grow(model: SparseGP, source: Source, size: int, seed: int = 0) -> None:
         row = x[most.indices][:, None]  # [1 or G, 1, D]
         place = most.indices[:, None, None].expand(len(basis), basis.shape[1], 1)
         known = (basis.gather(2, place) * basis).sum(1)  # [G, R]
-        scale = left.gather(1, most.indices[:, None].expand(len(left), 1)).clamp_min(LEAST_VARIANCE).sqrt()
+        rest = torch.maximum(left, LEAST_VARIANCE * variance)  # one function may know the row that another does not
+        scale = rest.gather(1, most.indices[:, None].expand(len(left), 1)).sqrt()
         new = (model.kernel.gram(row, x)[:, 0] - known) / scale
         basis = torch.cat([basis, new[:, None]], 1)
         left = (left - new.square()).clamp_min(0)
