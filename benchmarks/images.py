@@ -11,10 +11,11 @@ from autogp.features.patches import PatchLayer, patches_of
 from autogp.features.whitening import Whitening
 
 ROUNDS = 5
-CASES = {
-    "28 x 28, 64 and 200 filters (default)": ((28, 28), None),
-    "28 x 28, 64 and 200 filters, pooling 2, 3": ((28, 28), [(64, 5, 2), (200, 3, 3)]),
-    "32 x 32 x 3, 128 and 512 filters": ((32, 32, 3), [(128, 5, 3), (512, 3, 3)]),
+CASES = {  # shape, layers, whether the ground is blank, as that of drawings: these are not whitened
+    "28 x 28, 64 and 200 filters (default), drawings": ((28, 28), None, True),
+    "28 x 28, 64 and 200 filters (default), whitened": ((28, 28), None, False),
+    "28 x 28, 64 and 200 filters, pooling 2, 3, drawings": ((28, 28), [(64, 5, 2), (200, 3, 3)], True),
+    "32 x 32 x 3, 128 and 512 filters, whitened": ((32, 32, 3), [(128, 5, 3), (512, 3, 3)], False),
 }
 
 
@@ -53,8 +54,10 @@ def main() -> None:
     torch.set_num_threads(1)
     left, right = torch.randn(4096, 576), torch.randn(576, 200)
     rng = np.random.default_rng(0)
-    for name, (shape, layers) in CASES.items():
+    for name, (shape, layers, blank) in CASES.items():
         images = rng.integers(0, 256, (400, *shape), dtype=np.uint8)
+        if blank:
+            images[:, : shape[0] // 2] = 0
         features = Convolutional(shape, layers=layers, num_components=100).fit(images)
         x = torch.from_numpy(images)
         features(x)  # warm

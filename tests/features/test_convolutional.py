@@ -306,3 +306,22 @@ def test_patches_and_pooling_weights() -> None:
     weights = pooling_weights(11, 3)
     torch.testing.assert_close(weights.sum(1), torch.ones(4, dtype=torch.float64))
     torch.testing.assert_close(weights, weights.flip(0, 1))  # the same from both sides
+
+
+def test_fit_tells_how_many_rows_it_has_read_in_each_pass(monkeypatch):
+    """One for the whitening, one for each layer, one for the components."""
+    monkeypatch.setattr("autogp.features.convolutional.SAMPLE_ROWS", 30)
+    features, told = Convolutional((12, 11, 3), LAYERS), []
+    features.watch = lambda done, total: told.append((done, total))
+    features.fit(some_images())
+    assert told == [(30, 60), (60, 60)] * 4
+
+
+def test_an_estimator_shows_features_being_learnt(monkeypatch, capsys):
+    monkeypatch.setattr("autogp.training.progress.PlainLines.__init__.__defaults__", (None, 0.0))
+    GPClassifier(10, features=Convolutional((12, 11, 3), LAYERS), max_epochs=1, verbose=True, random_state=0).fit(
+        some_images(), np.arange(60) % 2
+    )
+    shown = capsys.readouterr().err
+    assert "learning features from 60 of 60 rows, 0 s left" in shown
+    assert "features of 60 of 60 rows" in shown

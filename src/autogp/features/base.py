@@ -1,6 +1,6 @@
 """What a feature map is, and maps applied one after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +26,7 @@ class FeatureMap(nn.Module):
     from_targets: bool = False  # whether `fit` learns from the targets, so that rows of training need `CrossFitted`
     image_shape: Sequence[int] | None = None  # of the images that rows are, where they are images
     scaled_outputs: bool = False  # whether estimators hand it raw rows and scale what it gives, or scale its inputs
+    watch: Callable[[int, int], None] | None = None  # told by a `fit` that takes long how many rows it has read, of all
 
     def fit(self, X: Any, y: Any = None, seed: int = 0) -> "FeatureMap":
         """Learns from rows, where the map has something to learn before training."""

@@ -1,11 +1,8 @@
 """A frozen feature map is applied once to each row, and what it gives is kept."""
 
 import copy
-import shutil
 import tempfile
-import weakref
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -51,11 +48,11 @@ def apply_once(
     dtype: torch.dtype | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> ArraySource:
-    """phi(x) beside y, for all rows: in memory, or in a file that goes with the source.
+    """phi(x) beside y, for all rows: in memory, or in a file without a name, which goes with the source or the process.
 
     `dtype` is by default that in which the map gives its features; `watch` is told how many rows are done, of how many.
     """
-    out, folder = None, None
+    out = None
     targets = []
     for rows, x, y in blocks(source):
         phi = apply_map(features, torch.from_numpy(np.require(x, requirements=["C", "W"])).to(device))
@@ -65,14 +62,11 @@ def apply_once(
             if shape[0] * shape[1] * kind.itemsize <= MEMORY_BYTES:
                 out = np.empty(shape, kind)
             else:
-                folder = Path(tempfile.mkdtemp(prefix="autogp-features-"))
-                out = np.memmap(folder / "features.bin", kind, mode="w+", shape=shape)
+                with tempfile.TemporaryFile() as file:  # the map keeps it
+                    out = np.memmap(file, kind, mode="w+", shape=shape)
         out[rows] = phi.cpu().numpy()
         targets.append(y)
         if watch is not None:
             watch(rows.stop, len(source))
     assert out is not None
-    found = ArraySource(out, np.concatenate(targets))
-    if folder is not None:
-        weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
-    return found
+    return ArraySource(out, np.concatenate(targets))

@@ -188,7 +188,7 @@ class Convolutional(Transformer):
         """Patches of what the layers so far give, at random places of random images, [N, size * size * C]."""
         count = min(len(source), PATCH_IMAGES, max(1, SAMPLE_NUMBERS // math.prod(self.image_shape)))
         found = []
-        for x in _sample(source, count, random):
+        for x in self._sample(source, count, random):
             for images in self._images(x):
                 patches = patches_of(self._maps(images), size).flatten(1, 2)  # [B, places, D]
                 most = min(MOST_PATCHES, SAMPLE_NUMBERS // patches.shape[2])
@@ -203,7 +203,7 @@ class Convolutional(Transformer):
         first = torch.from_numpy(np.asarray(source.rows(np.zeros(1, np.int64))[0]))
         width = next(self._pooled(first)).shape[1]
         count = min(len(source), COMPONENT_ROWS, max(1, SAMPLE_NUMBERS // width))
-        found = torch.cat([part for x in _sample(source, count, random) for part in self._pooled(x)])
+        found = torch.cat([part for x in self._sample(source, count, random) for part in self._pooled(x)])
         self.mean = found.mean(0)
         found -= self.mean
         most = min(self.num_components, *found.shape)
@@ -211,6 +211,15 @@ class Convolutional(Transformer):
         deviations, directions = torch.from_numpy(values.copy()) / math.sqrt(count), torch.from_numpy(vectors.copy()).mT
         kept = deviations > RANK_FLOOR * deviations.max()
         self.directions = (directions * deviations ** (self.power - 1))[:, kept].contiguous()
+
+    def _sample(self, source: Source, count: int, random: np.random.Generator) -> Iterator[Tensor]:
+        """`count` rows at random, some hundred at a time."""
+        chosen, done = np.sort(random.choice(len(source), count, replace=False)), 0
+        for rows in np.array_split(chosen, math.ceil(count / SAMPLE_ROWS)):
+            yield torch.from_numpy(np.require(source.rows(rows)[0], requirements=["C", "W"]))
+            done += len(rows)
+            if self.watch is not None:
+                self.watch(done, count)
 
 
 def _has_planes(image_shape: Sequence[int]) -> bool:
@@ -231,10 +240,3 @@ def default_layers(height: int, width: int, channels: int) -> list[tuple[int, in
         return [(64, 3, 1), (128, 3, 2)]
     first = max(2, round((side - 4) / 8))
     return [(64, 5, first), (200, 3, max(1, math.ceil((math.ceil((side - 4) / first) - 2) / 3)))]
-
-
-def _sample(source: Source, count: int, random: np.random.Generator) -> Iterator[Tensor]:
-    """`count` rows at random, some hundred at a time."""
-    chosen = np.sort(random.choice(len(source), count, replace=False))
-    for rows in np.array_split(chosen, math.ceil(count / SAMPLE_ROWS)):
-        yield torch.from_numpy(np.require(source.rows(rows)[0], requirements=["C", "W"]))

@@ -53,17 +53,19 @@ class PatchLayer(FeatureMap):
     def forward(self, x: Tensor) -> Tensor:
         patches = self.patches(x)  # [B P, D]
         norm = self.squared_norms(x).clamp(min=SMALLEST_NORM**2).sqrt()  # [B P, 1]
-        # |x_p| exp((Z x_p / |x_p| - 1) / sigma^2) = exp(Z (x_p / |x_p| / sigma^2) + log |x_p| - 1 / sigma^2), so that
-        # the largest array is written by the product, turned into exponentials in place, and read once by the pooling
-        towards = patches * (self.sigma**-2 / norm)
-        phi = torch.addmm(norm.log() - self.sigma**-2, towards, self.filters.mT).exp_()  # [B P, F]
+        # |x_p| exp((Z x_p / |x_p| - 1) / sigma^2) = 2^(Z (s x_p / |x_p|) + log2 |x_p| - s), s = log2(e) / sigma^2: the
+        # largest array is written by the product, raised in place, and read once by the pooling. Powers of 2 take half
+        # the time of powers of e.
+        sharpness = math.log2(math.e) / self.sigma**2
+        towards = patches * (sharpness / norm)
+        phi = torch.addmm(norm.log2() - sharpness, towards, self.filters.mT).exp2_()  # [B P, F]
         batch, down, across = len(x), *(length - self.size + 1 for length in x.shape[1:3])
         return self.pooled(phi.view(batch, down, across, -1)) @ self.projection
 
     def squared_norms(self, x: Tensor) -> Tensor:
         """|x_p|^2 of all patches, [B P, 1]: sums over windows of the squares of pixels."""
-        squares = x.square().sum(3).unsqueeze(1)  # [B, 1, H, W]
-        return torch.nn.functional.avg_pool2d(squares, self.size, stride=1, divisor_override=1).reshape(-1, 1)
+        down = x.square().sum(3).unfold(1, self.size, 1).sum(3)  # [B, H', W]
+        return down.unfold(2, self.size, 1).sum(3).reshape(-1, 1)
 
     def patches(self, x: Tensor) -> Tensor:
         """Those of all images, [B P, size * size * C]."""
@@ -77,8 +79,10 @@ class PatchLayer(FeatureMap):
         """sum_p w_p phi_p around each place: w is a product of two, so first down, then across."""
         batch, height, width, count = phi.shape
         down, across = (pooling_weights(length, self.pool).to(phi) for length in (height, width))
-        rows = down @ phi.reshape(batch, height, width * count)  # [B, h, W' F]
-        return across @ rows.reshape(batch, len(down), width, count)
+        # Weights that are expanded are multiplied where phi is; else it would be transposed, by a copy
+        rows = down.expand(batch, -1, -1) @ phi.reshape(batch, height, width * count)  # [B, h, W' F]
+        found = across.expand(batch * len(down), -1, -1) @ rows.reshape(batch * len(down), width, count)
+        return found.reshape(batch, len(down), len(across), count)
 
 
 def patches_of(x: Tensor, size: int) -> Tensor:
