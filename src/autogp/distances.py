@@ -137,7 +137,7 @@ class _Distance(torch.autograd.Function):
 
 def _of(parts: Tensor, group: int) -> Tensor:
     """What belongs to one group; one for all serves each."""
-    return parts[group % len(parts)]
+    return parts[group % parts.shape[0]]
 
 
 def _centre(x: Tensor) -> Tensor:
@@ -173,4 +173,4 @@ def _mend_close(
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b, for a [G, N, D] and one b [1, D, M] as one product instead of G."""
-    return (a.flatten(0, 1) @ b[0]).unflatten(0, a.shape[:2]) if len(b) == 1 else a @ b
+    return (a.flatten(0, 1) @ b[0]).unflatten(0, a.shape[:2]) if b.shape[0] == 1 else a @ b

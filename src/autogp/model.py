@@ -155,14 +155,14 @@ class SparseGP(nn.Module):
 
     def basis(self, phi: Tensor, prepared: Prepared) -> tuple[Tensor, Tensor]:
         """A = L^-1 Kzx [G, M, B] and k(x, x) [G, B]."""
-        return whiten(prepared.gram, prepared.inverse, self._cross(phi)), self.kernel.diag(phi)
+        return whiten(prepared.gram, prepared.inverse, self.cross(phi)), self.kernel.diag(phi)
 
     def marginals(self, phi: Tensor, prepared: Prepared) -> Marginals:
         """q(f) at inputs of the kernel phi [B, D]."""
         moments = prepared.moments
         if not isinstance(moments, HeldMoments):
             return condition(*self.basis(phi, prepared), moments)
-        weights, norms = solve(prepared.gram, prepared.inverse, self._cross(phi))  # W = Kzz^-1 Kzx, |L^-1 Kzx|^2
+        weights, norms = solve(prepared.gram, prepared.inverse, self.cross(phi))  # W = Kzz^-1 Kzx, |L^-1 Kzx|^2
         return _marginals(moments.log_weights, moments.project_weights(weights), norms, self.kernel.diag(phi))
 
     def predictor(self, q: Variational | None = None) -> "Predictor":
@@ -198,7 +198,7 @@ class SparseGP(nn.Module):
             draws[chosen] = mean[k] + (factor[k] @ noise[chosen]).squeeze(-1)
         return draws.mT
 
-    def _cross(self, phi: Tensor) -> Tensor:
+    def cross(self, phi: Tensor) -> Tensor:
         """Kzx, [G, M, B]."""
         return self.kernel.gram(self.inducing_inputs.to(phi.dtype), phi)
 
@@ -296,7 +296,7 @@ class Predictor:
     def at(self, phi: Tensor) -> Marginals:
         """q(f) at inputs of the kernel, phi [B, D]."""
         check_finite(x=phi)
-        cross = self._model._cross(phi)  # Kzx, [G, M, B]
+        cross = self._model.cross(phi)  # Kzx, [G, M, B]
         count = 1 + self._means.shape[1]
         products = ((rows @ cross[:, :stop]).square_().unflatten(1, (count, -1)) for stop, rows in self._maps)
         # |L^-1 Kzx|^2 = |A|^2 and |R' L^-1 Kzx|^2 = A' S A, [G, 1 + KQ / G, B]
@@ -309,7 +309,7 @@ class Predictor:
         """E[f] at each row of x, [B, Q], all at once: a small part of the work for q(f)."""
         phi = self._embed(x)
         check_finite(x=phi)
-        means = self._latent_means(self._model._cross(phi))
+        means = self._latent_means(self._model.cross(phi))
         return (self._log_weights.exp()[:, None, None] * means).sum(0).mT
 
     def _embed(self, x: Tensor) -> Tensor:

@@ -164,6 +164,15 @@ class Sites(NamedTuple):
         """A slope, [Q, M]."""
         return slope @ basis[0].mT if len(basis) == 1 else (basis @ slope[..., None]).squeeze(-1)
 
+    def add_to(self, precision: Tensor, factor: float = 1.0) -> None:
+        """Adds `factor` times the whole of A diag(curvature) A' to [Q, M, M], in place."""
+        for (start, stop), rows in zip(row_blocks(precision.shape[-1]), self.precision, strict=True):
+            corner = rows[..., start:]
+            corner.copy_(corner.tril() + corner.tril(-1).mT)  # symmetric to the last bit
+            precision[:, start:stop, :stop].add_(rows, alpha=factor)
+            if start:
+                precision[:, :start, start:stop].add_(rows[..., :start].mT, alpha=factor)
+
     def __add__(self, other: "Sites") -> "Sites":  # pyright: ignore[reportIncompatibleMethodOverride]
         blocks = (mine + theirs for mine, theirs in zip(self.precision, other.precision, strict=True))
         return Sites(tuple(blocks), self.shift + other.shift)
@@ -220,25 +229,20 @@ class Natural:
             self.precision.zero_()
         self.shift.mul_(1 - rate).add_(sites.shift, alpha=rate * scale)
         self.precision.mul_(1 - rate).diagonal(dim1=-2, dim2=-1).add_(rate)
-        for (start, stop), rows in zip(row_blocks(self.shift.shape[-1]), sites.precision, strict=True):
-            corner = rows[..., start:]
-            corner.copy_(corner.tril() + corner.tril(-1).mT)  # symmetric to the last bit
-            self.precision[:, start:stop, :stop].add_(rows, alpha=rate * scale)
-            self.precision[:, :start, start:stop] = self.precision[:, start:stop, :start].mT
+        sites.add_to(self.precision, rate * scale)
 
     @torch.no_grad()
     def plus(self, sites: Sites) -> "Natural":
         """The natural form with what rows add to it."""
-        found = Natural.prior(*self.shift.shape, device=self.shift.device)
-        found.blend(sites, rate=1.0)
-        found.precision.diagonal(dim1=-2, dim2=-1).sub_(1)
-        return Natural(self.precision + found.precision, self.shift + found.shift)
+        precision = self.precision.clone()
+        sites.add_to(precision)
+        return Natural(precision, self.shift + sites.shift)
 
     def moments(self, prior_inverse: Tensor | None = None) -> DenseMoments:
         factor, info = torch.linalg.cholesky_ex(self.precision)
-        factor[:, -1, -1] += torch.where(info > 0, math.nan, 0.0)  # all that follows from a factor that failed is NaN
+        factor[:, -1, -1].add_(torch.where(info > 0, math.nan, 0.0))  # what follows from a factor that failed is NaN
         covariance = torch.cholesky_inverse(factor)
-        mean = (covariance @ self.shift[..., None]).squeeze(-1)
+        mean = torch.bmm(covariance, self.shift[..., None]).squeeze(-1)
         return DenseMoments(self.shift.new_zeros(1), mean[None], -log_determinant(factor)[None], covariance[None])
 
     def factored(self, dtype: torch.dtype) -> FactoredMoments:

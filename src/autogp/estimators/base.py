@@ -158,6 +158,7 @@ class GPEstimator(BaseEstimator):
     _kernel_name = "matern52"  # what "auto" is
     _kernel_variance = 1.0  # where a kernel given by name starts
     _start_at: SparseGP | None = None  # a model in whose place training starts
+    _is_trial = False  # whether it is only for a comparison, for which noise beside gaps is not worth its time
 
     def _check_targets(self, y: Any) -> Any:
         """Targets as the user has them, [N] or [N, P], without looking at what fit has learnt."""
@@ -260,7 +261,7 @@ class GPEstimator(BaseEstimator):
         self.model_ = model = self._start_model(rows, features, likelihood, seed, by_class=strata is not None)
         with threads_for(model, count):
             self._train(model, rows, weights, validation, strata, seed, callbacks)
-            if self._gaps.flagged.any():
+            if self._gaps.flagged.any() and not self._is_trial:
                 self._train_beside_gaps(model, rows, weights, validation, seed, callbacks)
             if self.n_components > 1:
                 self._mix(model, rows, weights, callbacks)
@@ -295,7 +296,10 @@ class GPEstimator(BaseEstimator):
         if self.image_shape_ is None and own is not None and as_map(own).image_shape is not None:
             self.image_shape_ = tuple(as_map(own).image_shape)  # pyright: ignore[reportArgumentType]
         if own is not None and as_map(own).scaled_outputs:
-            as_map(own).fit(numbers, seed=seed)
+            with showing(self.verbose) as displays:
+                as_map(own).watch = RowsDone(displays, "learning features from")
+                as_map(own).fit(numbers, seed=seed)
+                as_map(own).watch = None
             before = Chain(*maps, own)
             at_once = encoding is None and not any(parameter.requires_grad for parameter in own.parameters())
             outputs = self._applied(before, rows) if at_once else Mapped(rows, before)

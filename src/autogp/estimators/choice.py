@@ -33,7 +33,7 @@ __all__ = ["LIKELIHOODS", "choose_likelihood", "likelihood_named"]
 LIKELIHOODS = ("gaussian", "student_t", "heteroscedastic", "box_cox", "beta", "poisson", "negative_binomial", "network")
 FEWEST_ROWS = 150  # from which "auto" compares
 TRIAL_ROWS = 1_200  # of which a third is held out
-TRIAL_EPOCHS, FURTHER_EPOCHS = 30, 10  # with Gaussian noise, and then with another likelihood
+TRIAL_EPOCHS, FURTHER_EPOCHS = 20, 10  # with Gaussian noise, and then with another likelihood
 LEAST_CORRELATION = 3.0  # standard errors of a rank correlation
 LEAST_GAIN = 0.01  # nats per row, and one standard error: below that the simpler likelihood stays
 LARGEST_COUNT = 10_000
@@ -138,6 +138,7 @@ def _trial(
     )
     for attribute in ("encoder_", "image_shape_", "n_features_in_", "n_outputs_", "_single", "target_names_"):
         setattr(trial, attribute, getattr(estimator, attribute))
+    trial._is_trial = True
     if start is not None:
         trial._start_at = start.model_
     with warnings.catch_warnings():  # a trial need not converge

@@ -73,6 +73,13 @@ class BoxCox(Gaussian):
         w, log_slope = self.transform(y)
         return super().expected_log_density(mean, variance, w) + log_slope
 
+    def expected_derivatives(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if noise is not None:
+            return super().expected_derivatives(mean, variance, y, noise)
+        return super().expected_derivatives(mean, variance, torch.where(torch.isnan(y), y, self.transform(y)[0]))
+
     def log_expected_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         w, log_slope = self.transform(y)
         return super().log_expected_density(mean, variance, w) + log_slope

@@ -39,6 +39,16 @@ class Gaussian(Elementwise):
         noise = self.variance.to(mean.dtype)
         return _log_normal(y, mean, noise) - 0.5 * variance / noise
 
+    def expected_derivatives(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(y - mean) / noise and -1 / (2 noise), or 0 where the target is missing."""
+        if noise is not None:
+            return super().expected_derivatives(mean, variance, y, noise)
+        missing, precision = torch.isnan(y), (-self.log_variance).exp().to(mean.dtype)
+        alpha = torch.where(missing, 0.0, (y - mean) * precision)
+        return alpha.detach(), torch.where(missing, 0.0, -0.5 * precision).expand_as(alpha).detach()
+
     def log_expected_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         return _log_normal(y, mean, variance + self.variance.to(mean.dtype))
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from autogp.data import Source, TargetScaler
 from autogp.features import apply_frozen
-from autogp.likelihoods import Likelihood
 from autogp.likelihoods.quadrature import align
 from autogp.likelihoods.sampling import normal_nodes
-from autogp.model import Marginals, Prepared, SparseGP, condition
-from autogp.objectives import expected_log_prob, log_leave_one_out
+from autogp.linalg import whiten
+from autogp.model import Prepared, SparseGP
+from autogp.objectives import log_leave_one_out
 from autogp.posteriors import Natural
 from autogp.training.checkpoint import Checkpoint, Checkpoints
 from autogp.training.distributed import ALONE, Processes, processes
@@ -30,9 +30,9 @@ from autogp.training.identity import data_identity, settings_identity
 from autogp.training.memory import kept_memory
 from autogp.training.progress import Callback, Interrupts, Progress, showing
 from autogp.training.schedule import Settings
-from autogp.training.settle import Block, settle
+from autogp.training.settle import Block, Look, settle
 from autogp.training.state import History, from_json, grouped, to_json
-from autogp.training.step import FAILURES, Batch, NonFiniteError, gradients_of
+from autogp.training.step import FAILURES, Batch, NonFiniteError
 
 __all__ = ["Profile", "converge", "warn_unless_converged"]
 
@@ -83,6 +83,7 @@ class Profile:
         ) <= (KEPT_NUMBERS)
         self.batches = [self.read(indices) for indices in self.slices] if self.kept else None
         self.prior = Natural.prior(latents, size, model.device)
+        self.prior_moments = self.prior.moments()
         self.q = Natural.of(model.posterior)
         self.sites: list[Tensor] | None = None  # of the best value so far
         self.best, self.tolerance = -math.inf, Q_ROUGH
@@ -99,34 +100,72 @@ class Profile:
 
     def __call__(self) -> tuple[Tensor, list[Tensor]]:
         """The value, and its gradients; q and its sites are where they have settled."""
-        model, likelihood = self.model, self.model.likelihood
-        prepared = model.prepare(self.prior)
-        gram = prepared.gram.detach().requires_grad_()  # a leaf: the blocks add up its gradient
-        blocks = _Blocks(self, prepared._replace(gram=gram))
+        likelihood = self.model.likelihood
+        prepared = self.model.prepare(self.prior_moments)
+        blocks = _Blocks(self, prepared)
         tolerance = self.tolerance * self.feed.total_weight
         start = self.q if self.sites is None else None
-        self.q, sites, self.settled = settle(likelihood, blocks, self.prior, tolerance, self.sites, start, self.among)
-        moments = self.q.moments()
-        inputs = [gram, *self.parameters.values()]
-        value = score = moments.mean.new_zeros(())
-        gradients = [torch.zeros_like(each) for each in inputs]
-        for block in blocks:
-            marginals = condition(block.basis, block.prior_variance, moments)
-            rows = expected_log_prob(likelihood, marginals, block.batch.y, block.batch.noise)
-            data_term = (block.batch.weights * rows).double().sum()
-            value = value + data_term.detach()
-            if likelihood.finite_loo:
-                score = score + _leave_one_out(likelihood, marginals, block.batch)
-            gradients = [old + new for old, new in zip(gradients, gradients_of(data_term, inputs), strict=True)]
-        value, score, *gradients = self.among.sum_all([value, score, *gradients])
-        value = value - moments.kl()
-        self.score = (score if likelihood.finite_loo else value).item() / self.feed.total_weight
-        gain = abs(value.item() - self.best) / self.feed.total_weight
+        self.q, sites, self.settled, look = settle(
+            likelihood, blocks, self.prior, tolerance, self.sites, start, self.among
+        )
+        self.rows, self.value = look.rows, look.value + 0.5 * self.prior.shift.numel()
+        gain = abs(self.value - self.best) / self.feed.total_weight
         self.tolerance = min(self.tolerance, max(Q_SETTLED, Q_SHARE * gain))
-        if value.item() > self.best:  # a warm start for what follows: from worse places it would be a worse one
-            self.best, self.sites = value.item(), sites
-        through_gram = gradients_of((prepared.gram * gradients[0]).sum(), inputs[1:])
-        return value, [old + new for old, new in zip(gradients[1:], through_gram, strict=True)]
+        if self.value > self.best:  # a warm start for what follows: from worse places it would be a worse one
+            self.best, self.sites = self.value, sites
+        return prepared.gram.new_tensor(self.value), self._gradients(prepared, blocks, look)
+
+    def _gradients(self, prepared: Prepared, blocks: Iterable[Block], look: Look) -> list[Tensor]:
+        """With q = N(m, S), alpha and beta constants, A = L^-1 Kzx has the gradient of A'm and diag(A'SA - A'A):
+        dA = m alpha' + (I - S) A diag(-2 beta), a sum over the latent functions that share A.
+        """
+        parameters, shared = list(self.parameters.values()), len(prepared.inverse) == 1
+        mean, rest = look.moments.mean[0], self.prior.precision - look.moments.dense[0]  # m and I - S
+        upper = prepared.inverse.detach().mT
+        lifted = (upper @ mean[..., None]).squeeze(-1), upper @ rest  # L^-T m and L^-T (I - S)
+        outputs = [prepared.gram] if self.among.first else []
+        slopes = [self._through_gram(upper, mean, rest, look)] if self.among.first else []
+        gradients = [torch.zeros_like(each) for each in parameters]
+        for block, rows in zip(blocks, look.rows, strict=True):
+            assert block.cross is not None
+            vector, matrix = (each.to(block.basis) for each in lifted)
+            weighted = block.basis * (-2 * rows.beta[:, None])  # [Q, M, B]
+            if shared:
+                slope = vector.mT @ rows.alpha
+                slope = slope.addmm_(matrix.transpose(0, 1).flatten(1), weighted.flatten(0, 1))[None]
+            else:
+                slope = torch.baddbmm(vector[..., None] * rows.alpha[:, None], matrix, weighted)
+            outputs += [block.cross, block.prior_variance]
+            slopes += [slope, rows.beta.sum(0, keepdim=True) if shared else rows.beta]
+            found = _pull(outputs, slopes, parameters)
+            for gradient, parameter, each in zip(gradients, parameters, found, strict=True):
+                gradient.add_(each)
+                if parameter in rows.gradients:
+                    gradient.add_(rows.gradients[parameter])
+            outputs, slopes = [], []
+        return self.among.sum_all(gradients)
+
+    def _through_gram(self, upper: Tensor, mean: Tensor, rest: Tensor, look: Look) -> Tensor:
+        """The gradient by Kzz = L L': L^-T P L^-1, P the lower half of -dA A' with half its diagonal.
+
+        The sums over the rows are at hand: A alpha = slope + m, and A diag(-2 beta) A' = Lambda_target - I.
+        """
+        inner = mean[..., None] * (look.slope + mean)[:, None] + rest @ (look.target.precision - self.prior.precision)
+        inner = (inner.sum(0, keepdim=True) if len(upper) == 1 else inner).tril()
+        inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+        return -(upper @ inner @ upper.mT)
+
+    @torch.no_grad()
+    def score(self) -> float:
+        """Of the last evaluation, nats a row: leave-one-out where that is finite, else the ELBO."""
+        likelihood, total = self.model.likelihood, self.prior.shift.new_zeros(())
+        if not likelihood.finite_loo:
+            return self.value / self.feed.total_weight
+        for batch, rows in zip(self.batches or map(self.read, self.slices), self.rows, strict=True):
+            noise = batch.noise if "loo" in likelihood.sampled else None
+            left_out = log_leave_one_out(likelihood, rows.marginals, batch.y, noise)
+            total = total + (batch.weights * left_out).double().sum()
+        return self.among.sum_all([total])[0].item() / self.feed.total_weight
 
 
 class _Blocks:
@@ -134,6 +173,7 @@ class _Blocks:
 
     def __init__(self, profile: Profile, prepared: Prepared):
         self.profile, self.prepared = profile, prepared
+        self.inverse = prepared.inverse.detach()
         self.kept = list(self._made()) if profile.batches is not None else None
 
     def __iter__(self) -> Iterator[Block]:
@@ -142,7 +182,10 @@ class _Blocks:
     def _made(self) -> Iterator[Block]:
         model, batches = self.profile.model, self.profile.batches
         for batch in batches if batches is not None else map(self.profile.read, self.profile.slices):
-            yield Block(*model.basis(model.embed(batch.x), self.prepared), batch)
+            phi = model.embed(batch.x)
+            cross = model.cross(phi)
+            basis = whiten(self.prepared.gram.detach(), self.inverse, cross.detach())
+            yield Block(basis, model.kernel.diag(phi), batch, cross)
 
 
 def converge(
@@ -323,8 +366,9 @@ class _Run:
         looked = self.last is not None and np.array_equal(vector, self.last)
         value = -(self.losses[-1] if looked else self._evaluate(vector)[0])
         q = self.profile.q
-        score = self.profile.score
-        if self.validation is not None:
+        if self.validation is None:
+            score = self.profile.score()
+        else:
             score = validation_score(model, q, self.feed, self.validation, self.among)
         epoch, self.seconds = len(history.rows) + 1, self.among.from_first(lambda: time.monotonic() - self.started)
         row = {"epoch": epoch, "step": epoch, "seconds": round(self.seconds, 3), "objective": "elbo"}
@@ -421,11 +465,13 @@ class _Run:
         )
 
 
-@torch.no_grad()
-def _leave_one_out(likelihood: Likelihood, marginals: Marginals, batch: Batch) -> float:
-    noise = batch.noise if "loo" in likelihood.sampled else None
-    rows = log_leave_one_out(likelihood, Marginals(*(part.detach() for part in marginals)), batch.y, noise)
-    return (batch.weights * rows).double().sum().item()
+def _pull(outputs: Sequence[Tensor], slopes: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The gradients of the sum of these outputs, weighted by their slopes."""
+    # Not by grad_outputs, which would import PyTorch's symbolic algebra
+    parts = [(output * slope).sum() for output, slope in zip(outputs, slopes, strict=True) if output.requires_grad]
+    if not parts:
+        return [torch.zeros_like(each) for each in parameters]
+    return torch.autograd.grad(torch.stack(parts).sum(), parameters, allow_unused=True, materialize_grads=True)
 
 
 def _vector(tensors: Iterable[Tensor]) -> np.ndarray:

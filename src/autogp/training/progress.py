@@ -64,14 +64,16 @@ class Progress:
 
 
 class RowsDone:
-    """How far features are computed; a display shows it as it does the progress of a training."""
+    """How far features are learnt or computed; a display shows it as it does the progress of a training."""
 
-    def __init__(self, displays: Sequence[Callable[[Any], Any]]):
-        self.displays = displays
+    def __init__(self, displays: Sequence[Callable[[Any], Any]], doing: str = "features of"):
+        self.displays, self.doing = displays, doing
         self.start = time.monotonic()
         self.done = self.total = 0
 
     def __call__(self, done: int, total: int) -> None:
+        if done < self.done:  # another pass
+            self.start = time.monotonic()
         self.done, self.total = done, total
         self.seconds = time.monotonic() - self.start
         self.seconds_left = self.seconds * (total - done) / done
@@ -79,7 +81,7 @@ class RowsDone:
             display(self)
 
     def line(self) -> str:
-        return f"features of {self.done:,} of {self.total:,} rows, {_duration(self.seconds_left)} left"
+        return f"{self.doing} {self.done:,} of {self.total:,} rows, {_duration(self.seconds_left)} left"
 
 
 class ProgressBar:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autogp.likelihoods import Likelihood
 from autogp.model import Marginals, condition
@@ -18,7 +18,7 @@ from autogp.posteriors import Natural, Sites
 from autogp.training.distributed import ALONE, Processes
 from autogp.training.step import Batch
 
-__all__ = ["Block", "Settled", "settle"]
+__all__ = ["Block", "Look", "Settled", "settle"]
 
 MOST_STEPS = 100
 SMALLEST_RATE, GROWTH = 1e-6, 1.3  # of a step; after one that was taken, the rate grows again
@@ -30,9 +30,31 @@ MOST_PRODUCTS, ACCURACY = 20, 0.1  # of conjugate gradients: products, and the s
 class Block(NamedTuple):
     """Rows as q sees them; memory holds one block of them, or all."""
 
-    basis: Tensor  # A = L^-1 Kzx, [G, M, B]
+    basis: Tensor  # A = L^-1 Kzx, [G, M, B], a constant
     prior_variance: Tensor  # k(x, x), [G, B]
     batch: Batch
+    cross: Tensor | None = None  # Kzx, [G, M, B], with gradients where these are asked for
+
+
+class Rows(NamedTuple):
+    """What a pass finds out about a block."""
+
+    marginals: Marginals  # constants
+    alpha: Tensor  # derivative of the data term by the means, [Q, B],
+    beta: Tensor  # by the variances, [Q, B],
+    gradients: dict[nn.Parameter, Tensor]  # and by the parameters of the likelihood
+
+
+class Look(NamedTuple):
+    """The ELBO at q, and where a step of rate 1 would lead."""
+
+    value: float  # but for a constant
+    rise: float  # what that step would gain where the ELBO is quadratic
+    slope: Tensor  # of the ELBO, by the mean of q, [Q, M]
+    target: Natural
+    sites: list[Tensor]  # of the target
+    rows: list[Rows]  # of each block
+    moments: DenseMoments  # of q
 
 
 class Settled(NamedTuple):
@@ -41,15 +63,7 @@ class Settled(NamedTuple):
     q: Natural
     sites: list[Tensor]  # slope and curvature of the rows of each block, [2, Q, B]
     converged: bool
-
-
-class _Look(NamedTuple):
-    """The ELBO at q, and where a step of rate 1 would lead."""
-
-    value: float  # but for a constant
-    rise: float  # what that step would gain where the ELBO is quadratic
-    target: Natural
-    sites: list[Tensor]
+    look: Look  # at q
 
 
 @torch.no_grad()
@@ -69,8 +83,9 @@ def settle(
     `among` are the processes that have a part of the rows each.
     """
     if likelihood.conjugate:  # the sites depend on the targets alone
-        sites = [_sites(likelihood, block.batch, *_anywhere(prior, block))[1] for block in blocks]
-        return Settled(_assemble(blocks, prior, sites, among), sites, True)
+        sites = [_constant_sites(likelihood, block, len(prior.shift)) for block in blocks]
+        q = _assemble(blocks, prior, sites, among)
+        return Settled(q, sites, True, _look(likelihood, blocks, q, prior, among, q))
     if sites is None:
         q, here = prior, _look(likelihood, blocks, prior, prior, among)
         ahead = here if start is None else _look(likelihood, blocks, start, prior, among)
@@ -80,68 +95,88 @@ def settle(
             away = torch.randn(prior.shift.shape, dtype=torch.float64, generator=generator).to(prior.shift.device)
             ahead = _look(likelihood, blocks, Natural(prior.precision, prior.shift + START_SPREAD * away), prior, among)
         known = [torch.zeros_like(each) for each in here.sites]
-        here = here._replace(target=ahead.target, sites=ahead.sites, rise=ahead.rise)
     else:
         q, known = _assemble(blocks, prior, sites, among), list(sites)
-        here = _look(likelihood, blocks, q, prior, among)
+        here = ahead = _look(likelihood, blocks, q, prior, among)
         if here.value != here.value:  # the sites do not fit this kernel
             return settle(likelihood, blocks, prior, tolerance, None, start, among)
     rate, rounding = 1.0, torch.finfo(known[0].dtype).eps
     for _ in range(MOST_STEPS):
-        if here.rise < tolerance:
-            return Settled(q, known, True)
+        if ahead.rise < tolerance:
+            return Settled(q, known, True, here)
         new = Natural(
-            torch.lerp(q.precision, here.target.precision, rate), torch.lerp(q.shift, here.target.shift, rate)
+            torch.lerp(q.precision, ahead.target.precision, rate), torch.lerp(q.shift, ahead.target.shift, rate)
         )
         there = _look(likelihood, blocks, new, prior, among)
         if there.value >= here.value - rounding * abs(here.value):
-            known = [torch.lerp(mine, theirs, rate) for mine, theirs in zip(known, here.sites, strict=True)]
-            q, here, rate = new, there, min(1.0, GROWTH * rate)
+            known = [torch.lerp(mine, theirs, rate) for mine, theirs in zip(known, ahead.sites, strict=True)]
+            q, here, ahead, rate = new, there, there, min(1.0, GROWTH * rate)
             continue
         rate *= 0.5
         if rate < SMALLEST_RATE:
             break
-    return Settled(q, known, False)
+    return Settled(q, known, False, here)
 
 
-def _look(likelihood: Likelihood, blocks: Iterable[Block], q: Natural, prior: Natural, among: Processes) -> _Look:
+def _look(
+    likelihood: Likelihood,
+    blocks: Iterable[Block],
+    q: Natural,
+    prior: Natural,
+    among: Processes,
+    target: Natural | None = None,
+) -> Look:
+    """`target` is given where it is known."""
     moments = q.moments()
     mean, covariance = moments.mean[0], moments.covariance()[0]
-    data_term = 0.0
-    added, sites, latents = None, [], []
+    data_term, added = 0.0, None
+    sites, found = [], []
     for block in blocks:
-        marginals = condition(block.basis.detach(), block.prior_variance.detach(), moments)
-        total, own = _sites(likelihood, block.batch, marginals.mean, marginals.variance)
+        total, rows = _rows(likelihood, block.batch, condition(block.basis, block.prior_variance.detach(), moments))
         data_term += total
-        here = Sites.of(block.basis.detach(), *own)
-        added = here if added is None else added + here
+        own = _sites(rows)
+        if target is None:
+            here = Sites.of(block.basis, *own)
+            added = here if added is None else added + here
         sites.append(own)
-        latents.append(marginals)
-    assert added is not None
-    summed, *parts = among.sum_all([added.shift.new_tensor(data_term).double(), *added.precision, added.shift])
+        found.append(rows)
+    summed, *parts = among.sum_all(
+        [mean.new_tensor(data_term), *(() if added is None else (*added.precision, added.shift))]
+    )
     value = summed.item() - _divergence(moments, prior)
-    target = prior.plus(Sites(tuple(parts[:-1]), parts[-1]))
+    if target is None:
+        target = prior.plus(Sites(tuple(parts[:-1]), parts[-1]))
     # The step's squared length in the Fisher metric of q: g' S g, g = b_target - Lambda_target m, and tr(S D S D) / 2
-    slope = target.shift - (target.precision @ mean[..., None]).squeeze(-1)
-    move = (covariance @ slope[..., None]).squeeze(-1)
+    slope = target.shift - _times(target.precision, mean)
+    if target is q:
+        return Look(value, 0.0, slope, target, sites, found, moments)
+    move, whole = _times(covariance, slope), target
     if len(mean) > 1 and value == value:
-        move, sites = _coupled(likelihood, blocks, prior, sites, latents, slope, covariance, among)
-        own = [Sites.shift_of(block.basis.detach(), each[0]) for block, each in zip(blocks, sites, strict=True)]
+        marginals = [rows.marginals for rows in found]
+        move, sites = _coupled(likelihood, blocks, prior, sites, marginals, slope, covariance, among)
+        own = [Sites.shift_of(block.basis, each[0]) for block, each in zip(blocks, sites, strict=True)]
         (shift,) = among.sum_all([torch.stack(own).sum(0)])
-        target = Natural(target.precision, prior.shift + shift)
+        whole = Natural(target.precision, prior.shift + shift)
     change = covariance @ (target.precision - q.precision)
     rise = 0.5 * ((slope * move).sum() + 0.5 * (change * change.mT).sum()).item()
-    return _Look(value, rise, target, sites)
+    return Look(value, rise, slope, whole, sites, found, moments)
 
 
-def _sites(likelihood: Likelihood, batch: Batch, mean: Tensor, variance: Tensor) -> tuple[float, Tensor]:
-    """The data term, and the sites of the rows: alpha - 2 beta mean and -2 beta, [2, Q, B]."""
-    mean, variance = mean.detach().requires_grad_(), variance.detach().requires_grad_()  # [1, B, Q]
+def _rows(likelihood: Likelihood, batch: Batch, marginals: Marginals) -> tuple[float, Rows]:
+    """The data term, and its derivatives."""
+    mean, variance = marginals.mean.detach().requires_grad_(), marginals.variance.detach().requires_grad_()
+    parameters = [each for each in likelihood.parameters() if each.requires_grad]
     with torch.enable_grad():
         total = _data_term(likelihood, batch, mean, variance, batch.noise)
-    alpha, beta = torch.autograd.grad(total, (mean, variance), allow_unused=True, materialize_grads=True)
-    curvature = -2 * beta[0].mT
-    return total.item(), torch.stack([alpha[0].mT + curvature * mean.detach()[0].mT, curvature])
+    alpha, beta, *gradients = torch.autograd.grad(
+        total, (mean, variance, *parameters), allow_unused=True, materialize_grads=True
+    )
+    return total.item(), Rows(marginals, alpha[0].mT, beta[0].mT, dict(zip(parameters, gradients, strict=True)))
+
+
+def _sites(rows: Rows) -> Tensor:
+    """alpha - 2 beta mean and -2 beta, [2, Q, B]."""
+    return torch.stack([torch.addcmul(rows.alpha, rows.beta, rows.marginals.mean[0].mT, value=-2), -2 * rows.beta])
 
 
 def _coupled(
@@ -166,7 +201,7 @@ def _coupled(
     for _ in range(MOST_PRODUCTS):
         product, rows = torch.zeros_like(direction), []
         for block, marginals in zip(blocks, latents, strict=True):
-            basis = block.basis.detach()
+            basis = block.basis
             along = torch.stack([row.to(basis) @ basis[q % len(basis)] for q, row in enumerate(direction)])  # A'd
             rows.append(_pull(likelihood, block.batch, marginals, along))
             product = product + Sites.shift_of(basis, rows[-1])
@@ -186,7 +221,7 @@ def _coupled(
         direction = preconditioned + length / last * direction
     found = []
     for block, (own_slope, own_curvature), own_pulled in zip(blocks, sites, pulled, strict=True):
-        basis = block.basis.detach()
+        basis = block.basis
         along = torch.stack([row.to(basis) @ basis[q % len(basis)] for q, row in enumerate(move)])
         # slope = alpha - H A'd + curvature (mean + A'd)
         found.append(torch.stack([own_slope - own_pulled + own_curvature * along, own_curvature]))
@@ -208,17 +243,18 @@ def _data_term(likelihood: Likelihood, batch: Batch, mean: Tensor, variance: Ten
     return (batch.weights * likelihood.expected_log_prob(mean, variance, batch.y, noise)[0]).double().sum()
 
 
-def _anywhere(prior: Natural, block: Block) -> tuple[Tensor, Tensor]:
-    """Means and variances of some q(f)."""
-    mean = block.prior_variance.new_zeros(1, block.basis.shape[-1], len(prior.shift))
-    return mean, torch.ones_like(mean)
+def _constant_sites(likelihood: Likelihood, block: Block, latents: int) -> Tensor:
+    """Sites that are the same for every q: alpha - 2 beta mean at mean 0, and -2 beta, [2, Q, B]."""
+    mean, (_, y, weights, *_) = block.basis.new_zeros(block.basis.shape[-1], latents), block.batch
+    alpha, beta = likelihood.expected_derivatives(mean, torch.ones_like(mean), y)
+    return torch.stack([alpha.mT, -2 * beta.mT]) * weights
 
 
 def _assemble(blocks: Iterable[Block], prior: Natural, sites: Sequence[Tensor], among: Processes) -> Natural:
     """prior + (A diag(curvature) A', A slope)."""
     added = None
     for block, own in zip(blocks, sites, strict=True):
-        here = Sites.of(block.basis.detach(), *own)
+        here = Sites.of(block.basis, *own)
         added = here if added is None else added + here
     assert added is not None
     *precision, shift = among.sum_all([*added.precision, added.shift])
@@ -228,5 +264,10 @@ def _assemble(blocks: Iterable[Block], prior: Natural, sites: Sequence[Tensor], 
 def _divergence(moments: DenseMoments, prior: Natural) -> float:
     """KL(q || prior) but for a constant: (tr(P S) + m'P m - 2 b'm - log |S|) / 2, where P, b is the prior."""
     mean, covariance = moments.mean[0], moments.covariance()[0]
-    pulled = (prior.precision @ mean[..., None]).squeeze(-1) - 2 * prior.shift
+    pulled = _times(prior.precision, mean) - 2 * prior.shift
     return 0.5 * ((prior.precision * covariance).sum() + (mean * pulled).sum() - moments.log_det.sum()).item()
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """[Q, M, M] times [Q, M]."""
+    return torch.bmm(matrix, vector[..., None]).squeeze(-1)
