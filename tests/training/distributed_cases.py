@@ -65,7 +65,7 @@ def cases():
     weights = np.linspace(0.5, 2, ROWS)
     yield "weights", vector(*classes(batches, weights=weights))
     x, y = data()
-    model, history = classes(Settings(batch_size=20, max_epochs=30, patience=2), validation=ArraySource(x[:31], y[:31]))
+    model, history = classes(Settings(batch_size=20, max_epochs=15, patience=2), validation=ArraySource(x[:31], y[:31]))
     yield "early stopping", np.array([*vector(model, history), len(history.rows), history.best_epoch])
     model, history = classes(batches, callbacks=[stop_after(9)])
     assert history.stopped == "callback"
@@ -91,7 +91,7 @@ def cases():
     yield "regressor", np.concatenate([found.predict(x[:5]), [found.elbo_]])
 
 
-if __name__ == "__main__":
+def main():
     torch.set_num_threads(1)
     results = dict(cases())
     among = processes()
@@ -99,3 +99,7 @@ if __name__ == "__main__":
         among.agree(f"bits of {name!r}", result.tobytes())
     if among.first:
         np.savez(sys.argv[1], **results)
+
+
+if __name__ == "__main__":
+    main()

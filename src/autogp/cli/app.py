@@ -80,7 +80,12 @@ ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A model that `autogp fit` wrote.", show_default=False)
 ]
 DataPath = Annotated[
-    Path, typer.Argument(metavar="DATA", help="CSV, Parquet, npz, npy or idx file, also .csv.gz.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="CSV, Parquet, npz, npy or idx file, also .csv.gz; a folder of CSV or Parquet; an address such as s3://...",
+        show_default=False,
+    ),
 ]
 Target = Annotated[
     str | None,
@@ -142,6 +147,10 @@ def fit(
     drop_missing_target: Annotated[
         bool, typer.Option("--drop-missing-target", help="Leave out rows without a target, and count them.")
     ] = False,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the converted copy of a table; processes that see it share one, and it stays."),
+    ] = None,
     likelihood: Annotated[
         str | None, typer.Option(metavar="NAME", help="Such as student_t, poisson, probit; by default it is chosen.")
     ] = None,
@@ -200,6 +209,7 @@ def fit(
                 "decimal": decimal,
                 "header": not no_header,
                 "drop_missing_targets": drop_missing_target,
+                "cache": cache,
             },
             None if image_shape is None else parse_shape(image_shape),
             {

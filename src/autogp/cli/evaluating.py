@@ -31,7 +31,7 @@ WORDS = {
 }
 
 
-def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str | None) -> None:
+def evaluate_file(terminal: Terminal, model_path: Path, data: str, target: str | None) -> None:
     """Shows the scores of a model on a file with targets."""
     model = open_model(model_path)
     source = _open(model, data, target)
@@ -43,7 +43,7 @@ def evaluate_file(terminal: Terminal, model_path: Path, data: Path, target: str 
     terminal.result({"rows": len(source), **scores, "notes": source.notes})
 
 
-def report_file(terminal: Terminal, model_path: Path, data: Path, target: str | None, out: Path) -> None:
+def report_file(terminal: Terminal, model_path: Path, data: str, target: str | None, out: Path) -> None:
     """Writes the page that `autogp report` promises."""
     from autogp.report import write_report  # here: matplotlib is a tenth of what `autogp evaluate` would import
 
@@ -53,13 +53,13 @@ def report_file(terminal: Terminal, model_path: Path, data: Path, target: str | 
     for note in source.notes:
         terminal.note(note)
     what = target or target_of(model)
-    title = f"How well does {model_path.name} predict {what or 'the targets'} in {data.name}?"
+    title = f"How well does {model_path.name} predict {what or 'the targets'} in {Path(data).name}?"
     write_report(out, model, source, title=title)
     terminal.say(f"{out} is written: open it in a browser")
     terminal.result({"out": str(out), "rows": len(source), "notes": source.notes})
 
 
-def _open(model: Any, data: Path, target: str | None) -> ArraySource:
+def _open(model: Any, data: str, target: str | None) -> ArraySource:
     encoder = encoder_for(model, data)
     if encoder is None:
         source = open_source(data, target)
@@ -69,16 +69,15 @@ def _open(model: Any, data: Path, target: str | None) -> ArraySource:
         return source
     several = None if target else model.target_names_
     if several is not None and len(several) > 1:
-        return open_source(data, several, encoder=encoder)
+        return open_source(data, several, encoder=encoder, among=processes())
     target = target or target_of(model)
     if target is None:
         raise ValueError("the model does not know the name of its target: say --target COLUMN")
     if target in encoder.used:
         raise ValueError(f"column {target!r} is an input of the model: --target names the column that it predicts")
     text = is_classifier(model) and model.classes_.dtype.kind in "UO"
-    source = open_source(
-        data, target, classes=[str(label) for label in model.classes_] if text else None, encoder=encoder
-    )
+    classes = [str(label) for label in model.classes_] if text else None
+    source = open_source(data, target, classes=classes, encoder=encoder, among=processes())
     if source.classes is not None and not text:
         known = f"the classes {_listed(model.classes_)}" if is_classifier(model) else "numbers"
         raise ValueError(

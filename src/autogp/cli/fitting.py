@@ -14,6 +14,7 @@ from autogp.cli.tasks import TaskFound, find_task
 from autogp.cli.terminal import RESUME, Terminal
 from autogp.cli.writing import ask_before_replacing, check_writable
 from autogp.data import ArraySource, is_table, open_source
+from autogp.data.addresses import table_files
 from autogp.data.readers import Form, column_names
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import describe
@@ -27,7 +28,7 @@ MOST_NAMES = 12  # of inputs or classes, in one line
 
 def fit_file(
     terminal: Terminal,
-    data: Path,
+    data: str,
     targets: list[str],
     task: str,
     reading: dict[str, Any],
@@ -76,7 +77,7 @@ def fit_file(
     terminal.result({"model": str(out), "task": found.task, **facts(model), "notes": notes})
 
 
-def _check_places(data: Path, out: Path, folder: Path, resume: bool, force: bool) -> None:
+def _check_places(data: str, out: Path, folder: Path, resume: bool, force: bool) -> None:
     check_writable(out, data)
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun goes on by itself after a worker has died
         return
@@ -92,9 +93,10 @@ def _check_places(data: Path, out: Path, folder: Path, resume: bool, force: bool
     ask_before_replacing(out, force)
 
 
-def _open(data: Path, targets: list[str], reading: dict[str, Any]) -> ArraySource:
-    if not is_table(data) or not data.is_file():
+def _open(data: str, targets: list[str], reading: dict[str, Any]) -> ArraySource:
+    if not is_table(data):
         usual = {"ignore": [], "categorical": [], "decimal": None, "header": True, "drop_missing_targets": False}
+        usual["cache"] = None
         wrong = [name for name, value in reading.items() if value != usual[name]]
         if wrong:
             option = {"header": "no-header", "drop_missing_targets": "drop-missing-target"}.get(wrong[0], wrong[0])
@@ -103,12 +105,12 @@ def _open(data: Path, targets: list[str], reading: dict[str, Any]) -> ArraySourc
             raise ValueError(f"several --target are for columns that have names; {data} has none")
         return open_source(data, targets[0] if targets else None)
     if not targets:
-        names = _listed(column_names(data, Form(header=reading["header"])))
+        names = _listed(column_names(table_files(data)[0], Form(header=reading["header"])))
         raise typer.BadParameter(f"which column is to be predicted? There are {names}", param_hint="--target")
     for target in targets:
         if target in reading["ignore"]:
             raise ValueError(f"--ignore or --id names {target!r}, the column that is to be predicted")
-    return open_source(data, targets[0] if len(targets) == 1 else targets, **reading)
+    return open_source(data, targets[0] if len(targets) == 1 else targets, among=processes(), **reading)
 
 
 def _check_shape(source: ArraySource, image_shape: tuple[int, ...]) -> None:
@@ -118,7 +120,7 @@ def _check_shape(source: ArraySource, image_shape: tuple[int, ...]) -> None:
         raise ValueError(f"--image-shape {shape} has {math.prod(image_shape):,} pixels, but the rows have {columns:,}")
 
 
-def _tell(terminal: Terminal, data: Path, source: ArraySource, found: TaskFound) -> None:
+def _tell(terminal: Terminal, data: str, source: ArraySource, found: TaskFound) -> None:
     """Says what was found and assumed, before the hours that training may take."""
     terminal.say(f"{data}: {len(source):,} rows")
     target = f"{found.task} of {', '.join(source.targets)}" if source.targets else found.task

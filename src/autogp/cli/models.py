@@ -57,7 +57,7 @@ def target_of(model: Any) -> str | None:
     return model.target_names_[0] if model.target_names_ is not None and len(model.target_names_) == 1 else None
 
 
-def encoder_for(model: Any, path: Path) -> TableEncoder | None:
+def encoder_for(model: Any, path: str) -> TableEncoder | None:
     """How the columns of a table become the model's inputs; None for files of arrays, which hold them already."""
     if not is_table(path):
         if model.encoder_ is not None and not model.encoder_.plain:

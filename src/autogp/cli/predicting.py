@@ -28,7 +28,7 @@ MOST_COLUMNS = 8  # of a table on the terminal
 def predict_file(
     terminal: Terminal,
     model_path: Path,
-    data: Path,
+    data: str,
     out: Path | None,
     carried: list[str],
     header: bool,
@@ -58,7 +58,7 @@ def predict_file(
     terminal.result({"out": str(out), "rows": count, "notes": unseen.sentences()})
 
 
-def _check_place(out: Path, data: Path, force: bool) -> None:
+def _check_place(out: Path, data: str, force: bool) -> None:
     check_writable(out, data)
     ask_before_replacing(out, force)
 

@@ -21,7 +21,7 @@ pc: Any = pyarrow.compute  # its functions exist at run time only
 TableWriter = csv.CSVWriter | parquet.ParquetWriter
 
 
-def check_writable(out: Path, data: Path, model: Path | None = None) -> None:
+def check_writable(out: Path, data: str, model: Path | None = None) -> None:
     """Raises before any work is done where the result could not be written, or would replace what it is made from."""
     if not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} to write {out.name} into")
@@ -29,7 +29,7 @@ def check_writable(out: Path, data: Path, model: Path | None = None) -> None:
         raise ValueError(f"{out} is a folder: name a file")
     if out.exists() and not out.is_file():
         raise ValueError(f"{out} is not a file that could be replaced: name another")
-    for what, path in (("data", data), ("model", model)):
+    for what, path in (("data", Path(data)), ("model", model)):
         if path is not None and out.exists() and path.exists() and out.samefile(path):
             raise ValueError(f"{out} is the {what} itself: write to another file")
     if not os.access(out.parent, os.W_OK):

@@ -96,6 +96,16 @@ class DateFit:
                 self.days.update(np.unique(present // DAY).astype(int).tolist())
         return seconds
 
+    def merge(self, other: "DateFit") -> None:
+        """Learns what another has learnt from rows of its own."""
+        self.rows, self.missing, self.total = (
+            self.rows + other.rows,
+            self.missing + other.missing,
+            self.total + other.total,
+        )
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.hours, self.days = self.hours or other.hours, self.days | other.days
+
     def finish(self, varies: bool) -> Date | str:
         """What the column tells, or why it is left out; with `varies` also where it is constant."""
         count = self.rows - self.missing

@@ -1,5 +1,6 @@
 """Tables with text and missing values as numbers, and how to turn the next table into the same numbers."""
 
+import copy
 import math
 import re
 from collections import Counter
@@ -272,14 +273,15 @@ class EncoderFit:
                 f"{place}categorical names {unknown[0]!r}, which is no input; there are {_listed(self.names)}"
             )
         self.place, self.categorical, self.decimal = place, set(categorical), decimal
-        self.rows = 0
+        self.rows, self.decided = 0, False
         self.texts: dict[str, TextFit] = {}
         self.dates: dict[str, DateFit] = {}
         self.written: dict[str, Written] = {}
         self.numbers: list[str] = []
 
-    def _decide(self, batch: pa.Table | pa.RecordBatch) -> None:
-        """Sets what kind each column is of."""
+    def decide(self, batch: pa.Table | pa.RecordBatch) -> None:
+        """Sets what kind each column is of; else the first batch that is added does."""
+        self.decided = True
         for name in self.names:
             kind = batch.schema.field(name).type
             if name in self.categorical or pa.types.is_dictionary(kind):
@@ -309,19 +311,26 @@ class EncoderFit:
         else:
             self.texts[name] = TextFit(name)
 
-    def add(self, batch: pa.Table | pa.RecordBatch) -> np.ndarray:
-        """Learns from the rows; returns them as float64 [B, inputs], with codes that are not settled yet."""
-        if self.rows == 0:
-            self._decide(batch)
+    def add(
+        self, batch: pa.Table | pa.RecordBatch, first_row: int | None = None, place: str | None = None
+    ) -> np.ndarray:
+        """Learns from the rows; returns them as float64 [B, inputs], with codes that are not settled yet.
+
+        In error messages they count from `first_row` in `place`; by default from the rows that were added before.
+        """
+        if not self.decided:
+            self.decide(batch)
+        first_row = self.rows + 1 if first_row is None else first_row
+        place = self.place if place is None else place
         out = np.empty((batch.num_rows, len(self.names)))
         places = {name: position for position, name in enumerate(self.names)}
-        values = numbers_of(batch, self.numbers, self.rows + 1, self.place, self.written)  # [B, numbers]
+        values = numbers_of(batch, self.numbers, first_row, place, self.written)  # [B, numbers]
         self._learn_numbers(values)
         out[:, [places[name] for name in self.numbers]] = values
         for name, text in self.texts.items():
-            out[:, places[name]] = text.add(texts_of(batch.column(name), name, self.place))
+            out[:, places[name]] = text.add(texts_of(batch.column(name), name, place))
         for name, date in self.dates.items():
-            out[:, places[name]] = date.add(batch.column(name), self.rows + 1, self.place)
+            out[:, places[name]] = date.add(batch.column(name), first_row, place)
         self.rows += batch.num_rows
         return out
 
@@ -335,6 +344,22 @@ class EncoderFit:
             self.high = np.fmax(self.high, np.fmax.reduce(values))
         for name, parts in self.named.items():
             parts.append(values[:, self.numbers.index(name)])
+
+    def merged(self, others: Sequence["EncoderFit"]) -> "EncoderFit":
+        """What this one and the others, which decided alike, have learnt from the rows of all."""
+        found = copy.deepcopy(self)
+        for other in others:
+            found.rows += other.rows
+            total = found.present + other.present
+            found.mean += (other.mean - found.mean) * other.present / np.maximum(total, 1)
+            found.present = total
+            found.low, found.high = np.fmin(found.low, other.low), np.fmax(found.high, other.high)
+            for name, parts in found.named.items():
+                parts += other.named[name]
+            for own, further in ((found.texts, other.texts), (found.dates, other.dates)):
+                for name, fit in own.items():
+                    fit.merge(further[name])  # pyright: ignore[reportArgumentType]
+        return found
 
     def settle(self, x: np.ndarray, encoder: TableEncoder) -> np.ndarray:
         """What `add` returned, [B, inputs], as the encoder of all rows gives it, float64 [B, C]."""

@@ -13,11 +13,12 @@ from zipfile import BadZipFile
 import numpy as np
 import pyarrow as pa
 
+from autogp.data.addresses import TABLE_SUFFIXES, is_address, table_files
 from autogp.data.encoding import TableEncoder
 from autogp.data.readers import Form
 from autogp.data.sources import ArraySource
 from autogp.data.summary import check_finite
-from autogp.data.tables import TABLE_SUFFIXES, encoded_batches, open_table
+from autogp.data.tables import Among, encoded_batches, open_table
 from autogp.data.texts import Unseen
 from autogp.storage import open_regular
 
@@ -47,6 +48,7 @@ def open_source(
     decimal: str | None = None,
     header: bool = True,
     drop_missing_targets: bool = False,
+    among: Among | None = None,
 ) -> ArraySource:
     """The rows of a file, by the end of its name; large files stay on disk.
 
@@ -56,6 +58,10 @@ def open_source(
       the labels, by default the file whose name has "labels" for "images".
     - `.csv`, `.csv.gz`, `.tsv`, `.parquet`: `target` is one column or a list of columns; inputs are the others but
       those in `ignore`, or those in `columns`.
+    - A folder: all such tables below it, in the order of their names, with the columns of the first; either Parquet or
+      CSV.
+
+    A table or a folder may also be an address that pyarrow can open, such as `s3://bucket/rows.parquet`.
 
     Without targets y is [N, 0], which serves prediction.
 
@@ -68,7 +74,7 @@ def open_source(
     labels in sorted order; others stay numbers. A missing target is an error, but among several targets it is NaN.
 
     Arguments:
-        path: The file.
+        path: The file, folder or address.
         target: Where the targets are, as above.
         columns: Names of a table's inputs, in order.
         ignore: Names of a table's columns that are no inputs.
@@ -81,6 +87,9 @@ def open_source(
         decimal: The decimal mark of a table's numbers, "." or ","; by default each column tells.
         header: Whether the first line of CSV holds the names; else they are f0, f1, ...
         drop_missing_targets: Whether rows of a table without a target are left out; a note counts them.
+        among: Processes that open a table together, `autogp.training.distributed.processes()`: those that see the same
+            `cache`, or the same folder of temporary files, make one copy, and each reads its share of the row groups
+            (of CSV: of the files). All of them must make this call.
 
     Example:
         >>> import tempfile
@@ -92,13 +101,26 @@ def open_source(
         (2, ['weight', 'doors'], ['coupe', 'saloon'], [1, 0])
         >>> folder.cleanup()
     """
-    path = _existing(path)
     if is_table(path):
         target = str(target) if isinstance(target, Path) else target
         if decimal not in (None, ".", ","):
             raise ValueError(f"decimal must be '.' or ',', got {decimal!r}")
         form = Form(tuple(categorical), decimal, header)
-        return open_table(path, target, columns, ignore, classes, encoder, dtype, cache, form, drop_missing_targets)
+        files = table_files(path) if among is None else among.gather(lambda: table_files(path))[among.rank]
+        return open_table(
+            files,
+            target,
+            columns,
+            ignore,
+            classes,
+            encoder,
+            dtype,
+            cache,
+            form,
+            drop_missing_targets,
+            among,
+        )
+    path = _existing(path)
     if columns or ignore or classes or encoder is not None or not isinstance(target, str | Path | None):
         raise ValueError(
             f"columns, ignore, classes, encoder and several targets are for tables {TABLE_SUFFIXES}, not {path}"
@@ -114,8 +136,8 @@ def open_source(
 
 
 def is_table(path: str | Path) -> bool:
-    """Whether a file of this name has named columns (CSV, Parquet)."""
-    return Path(path).name.endswith(TABLE_SUFFIXES)
+    """Whether this has named columns: CSV, Parquet, a folder of them, or an address."""
+    return is_address(path) or Path(path).name.endswith(TABLE_SUFFIXES) or Path(path).is_dir()
 
 
 def read_rows(
@@ -144,11 +166,11 @@ def read_rows(
         [[[1.0], [0.0]]]
         >>> folder.cleanup()
     """
-    path = _existing(path)
     if is_table(path):
+        files = table_files(path)
         if encoder is None:
             raise ValueError(f"{path} has named columns: an encoder must say how they become numbers")
-        pieces = encoded_batches(path, encoder, Unseen() if unseen is None else unseen, carried, header)
+        pieces = encoded_batches(files, encoder, Unseen() if unseen is None else unseen, carried, header)
     elif carried:
         raise ValueError(f"{path} has no named columns: {carried[0]!r} is none of them")
     else:
@@ -175,7 +197,7 @@ def _joined(pieces: list[tuple[np.ndarray, pa.RecordBatch | None]]) -> tuple[np.
 def _existing(path: str | Path) -> Path:
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'not a file'}: name a file of data")
+        raise ValueError(f"{path} is not a file: name a file of data")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     if path.stat().st_size == 0:

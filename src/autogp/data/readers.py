@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
 from pyarrow import csv, parquet
 
+from autogp.data.addresses import File
 from autogp.data.columns import describe_unusable, is_date, is_number, is_text, texts_of
 from autogp.data.encoding import TableEncoder
 from autogp.data.written import CODE, Written, number_form
 
-__all__ = ["Form", "Layout", "column_names", "plan_layout", "read_batches", "refuse_unknown"]
+__all__ = ["Form", "Layout", "column_names", "plan_layout", "read_batches", "refuse_unknown", "row_groups"]
 
 # Arrow reads some thirty blocks ahead; a line must fit into one.
 CSV_BLOCK_BYTES = 2**20
@@ -64,7 +64,7 @@ class Layout:
 
 
 def plan_layout(
-    path: Path,
+    path: File,
     target: str | Sequence[str] | None,
     columns: Sequence[str] | None,
     ignore: Sequence[str],
@@ -135,31 +135,45 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
     return kind if is_date(kind) or pa.types.is_boolean(kind) else pa.float64()
 
 
-def read_batches(path: Path, layout: Layout) -> Iterator[pa.RecordBatch]:
-    """The columns of `layout`, a few megabytes of rows at a time; numbers as Arrow finds them, labels as text."""
+def read_batches(path: File, layout: Layout, groups: range | None = None) -> Iterator[pa.RecordBatch]:
+    """The columns of `layout`, a few megabytes of rows at a time; numbers as Arrow finds them, labels as text.
+
+    `groups` are the row groups of a Parquet file that are read; by default all.
+    """
     names = list(layout.types)
-    if path.suffix == ".parquet":
-        # Not buffered ahead: that would hold whole row groups, whose size nothing bounds.
+    if path.parquet:
         try:
-            with parquet.ParquetFile(path, pre_buffer=False) as file:
-                yield from file.iter_batches(max(1, PARQUET_BATCH_BYTES // (8 * len(names))), columns=names)
+            with _open_parquet(path) as file:
+                refuse_unknown(path, names, file.schema_arrow.names)
+                rows = max(1, PARQUET_BATCH_BYTES // (8 * len(names)))
+                chosen = None if groups is None else list(groups)
+                yield from file.iter_batches(rows, columns=names, row_groups=chosen)
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
         return
     try:
         options = {"include_columns": names, "column_types": layout.types, "strings_can_be_null": True}
-        with _open_csv(path, layout.form, **options) as reader:
+        with path.stream() as stream, _open_csv(stream, layout.form, **options) as reader:
             yield from reader
     except (pa.ArrowInvalid, OSError) as error:
         raise _explained(path, error, layout.form) from None
 
 
-def column_names(path: Path, form: Form = Form()) -> list[str]:  # noqa: B008
+def row_groups(path: File) -> list[int]:
+    """The rows of each row group of a Parquet file."""
+    try:
+        with _open_parquet(path) as file:
+            return [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is not a Parquet file, or a damaged one: {error}") from None
+
+
+def column_names(path: File, form: Form = Form()) -> list[str]:  # noqa: B008
     """The columns of a CSV or Parquet file, in order."""
     return _header(path, form)[0].names
 
 
-def refuse_unknown(path: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
+def refuse_unknown(path: File, wanted: Sequence[str], names: Sequence[str]) -> None:
     """Raises `ValueError` where a wanted column is not among the file's, and says which may be meant."""
     found = set(names)
     for name in wanted:
@@ -167,16 +181,16 @@ def refuse_unknown(path: Path, wanted: Sequence[str], names: Sequence[str]) -> N
             raise ValueError(f"{path} has no column {name!r}; {_suggestion(name, list(names))}")
 
 
-def _header(path: Path, form: Form) -> tuple[pa.Schema, Callable[[str], Any], Form]:
+def _header(path: File, form: Form) -> tuple[pa.Schema, Callable[[str], Any], Form]:
     """Names and types of the columns, as stored in Parquet or as the first block of a CSV file looks; the first values
     of a column by its name; and the form with the delimiter."""
-    if path.suffix == ".parquet":
+    if path.parquet:
         try:
             return _parquet_schema(path), lambda name: _first_values(path, name), form
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{path} is not a Parquet file, or a damaged one: {error}") from None
     try:
-        with pa.input_stream(path, compression="detect") as stream:
+        with path.stream() as stream:
             start = stream.read(2 * CSV_BLOCK_BYTES)  # more than the block that is looked at, which may end in a line
         if b"\0" in start:
             raise ValueError(f"{path} {NOT_UTF_8}")
@@ -193,11 +207,11 @@ def _header(path: Path, form: Form) -> tuple[pa.Schema, Callable[[str], Any], Fo
     raise ValueError(f"{path} {NOT_UTF_8}")
 
 
-def _delimiter(path: Path, start: bytes, decimal: str | None) -> str:
+def _delimiter(path: File, start: bytes, decimal: str | None) -> str:
     header = re.sub(rb'"[^"]*"', b"", start).split(b"\n", 1)[0]  # names in quotes may hold any of them
     marks = ";\t" if decimal == "," and re.search(rb"[;\t]", header) else ",;\t"  # commas may be within numbers
     likeliest = max(marks, key=lambda mark: header.count(mark.encode()))
-    delimiter = "\t" if path.suffix == ".tsv" else likeliest
+    delimiter = "\t" if path.path.endswith(".tsv") else likeliest
     columns = header.count(delimiter.encode()) + 1
     if columns > MOST_COLUMNS:
         raise ValueError(f"{path} has at least {columns:,} columns in its first line; {MOST_COLUMNS:,} are the most")
@@ -218,15 +232,15 @@ def _with_codes(schema: pa.Schema, start: bytes, form: Form) -> pa.Schema:
     return schema
 
 
-def _parquet_schema(path: Path) -> pa.Schema:
+def _parquet_schema(path: File) -> pa.Schema:
     """Refuses files that were made to unfold without end, from what they say of themselves."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    size = path.size
+    with path.open() as file:
         file.seek(max(0, size - 8))
         footer = int.from_bytes(file.read(4), "little")
     if MOST_FOOTER < footer <= size:
         raise ValueError(f"{path} describes its columns in {footer:,} bytes: it has too many of them")
-    with parquet.ParquetFile(path, pre_buffer=False) as file:
+    with _open_parquet(path) as file:
         metadata = file.metadata
         if metadata.num_columns > MOST_COLUMNS:
             raise ValueError(f"{path} has {metadata.num_columns:,} columns; {MOST_COLUMNS:,} are the most")
@@ -239,13 +253,18 @@ def _parquet_schema(path: Path) -> pa.Schema:
         return file.schema_arrow
 
 
-def _first_values(path: Path, name: str) -> Any:
-    with parquet.ParquetFile(path, pre_buffer=False) as file:
+def _open_parquet(path: File) -> parquet.ParquetFile:
+    # Not buffered ahead: that would hold whole row groups, whose size nothing bounds.
+    return parquet.ParquetFile(path.open(), pre_buffer=False)
+
+
+def _first_values(path: File, name: str) -> Any:
+    with _open_parquet(path) as file:
         batch = next(file.iter_batches(1_000, columns=[name]), None)
         return pa.nulls(0, pa.string()) if batch is None else batch.column(0)
 
 
-def _open_csv(file: Path | pa.NativeFile, form: Form, **conversion: Any) -> csv.CSVStreamingReader:
+def _open_csv(file: pa.NativeFile, form: Form, **conversion: Any) -> csv.CSVStreamingReader:
     generated = {} if form.header else {"autogenerate_column_names": True}
     return csv.open_csv(
         file,
@@ -256,7 +275,7 @@ def _open_csv(file: Path | pa.NativeFile, form: Form, **conversion: Any) -> csv.
     )
 
 
-def _explained(path: Path, error: Exception, form: Form) -> ValueError:
+def _explained(path: File, error: Exception, form: Form) -> ValueError:
     message = str(error)
     if match := WRONG_VALUE.search(message):
         column, row, kind, value = match.groups()

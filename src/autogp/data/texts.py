@@ -92,6 +92,12 @@ class Unseen:
         known = self.examples.setdefault(column, [])
         known += [value for value in values if value not in known][: 3 - len(known)]
 
+    def merge(self, other: "Unseen") -> None:
+        """Adds what another has met."""
+        for column, rows in other.rows.items():
+            self.add(column, rows, *other.examples[column])
+        self.missing.update(other.missing)
+
     def sentences(self) -> list[str]:
         """One for each column and kind of surprise."""
         found = []
@@ -123,6 +129,12 @@ class TextFit:
         self.missing += column.null_count
         self.rows += len(column)
         return _codes(column, list(self.categories))
+
+    def merge(self, other: "TextFit") -> None:
+        """Learns what another has learnt from rows of its own."""
+        for value in other.categories:
+            self.categories.setdefault(value, len(self.categories))
+        self.rows, self.missing = self.rows + other.rows, self.missing + other.missing
 
     def finish(self, varies: bool) -> Text | str:
         """The column's categories, or why it is left out; with `varies` also where it has only one."""
