@@ -162,6 +162,10 @@ def fit(
         str | None,
         typer.Option(metavar="SHAPE", help="Rows are images: 28x28, 32x32x3, or 3x32x32 for planes. idx files know."),
     ] = None,
+    augment: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="COPIES", help="Images: so many deformed copies of each are learnt from, too."),
+    ] = None,
     inducing: Annotated[
         int | None,
         typer.Option(
@@ -221,6 +225,7 @@ def fit(
                 "random_state": seed,
                 "validation_fraction": validation,
                 **({} if likelihood is None else {"likelihood": likelihood}),
+                **({} if augment is None else {"augment": augment}),
                 **({} if class_weight is None else {"class_weight": class_weight.value}),
             },
             out,

@@ -2,6 +2,7 @@
 
 from autogp.data.batches import Batches, prefetch
 from autogp.data.columns import as_table
+from autogp.data.deformed import Deformations, Deformed
 from autogp.data.encoding import TableEncoder
 from autogp.data.files import is_table, open_source, read_rows
 from autogp.data.labels import Labels
@@ -13,6 +14,8 @@ from autogp.data.texts import Unseen
 __all__ = [
     "ArraySource",
     "Batches",
+    "Deformations",
+    "Deformed",
     "Labels",
     "Moments",
     "Source",

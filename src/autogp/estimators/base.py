@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError, Str
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from autogp.data import Source, Subset, Summary, TableEncoder, TargetScaler, summarise
+from autogp.data import Deformations, Deformed, Source, Subset, Summary, TableEncoder, TargetScaler, summarise
 from autogp.estimators.files import save_estimator
 from autogp.estimators.gaps import Filled, Gaps
 from autogp.estimators.inputs import WithTargets, as_source, is_source, targets_of
@@ -34,6 +34,7 @@ from autogp.objectives import expected_log_prob, log_predictive
 from autogp.posteriors import Natural
 from autogp.printing import escaped
 from autogp.training import (
+    BATCH_SIZE,
     FEWEST_INDUCING,
     KERNELS,
     Callback,
@@ -84,6 +85,7 @@ class GPEstimator(BaseEstimator):
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "share_kernel": ["boolean", None],
         "categorical": ["array-like", None],
+        "augment": [Interval(Integral, 1, None, closed="left"), Deformations, None],
         "scaling": [StrOptions({"auto", "standard", "global", "none"})],
         "weights": [StrOptions({"counts", "importance"})],
         "start": [Start, None],
@@ -119,6 +121,7 @@ class GPEstimator(BaseEstimator):
         scaling: str = "auto",
         weights: str = "counts",
         categorical: Sequence[str] | None = None,
+        augment: int | Deformations | None = None,
         start: Start | None = None,
         settings: Settings | None = None,
         max_epochs: int | None = None,
@@ -141,6 +144,7 @@ class GPEstimator(BaseEstimator):
         self.scaling = scaling
         self.weights = weights
         self.categorical = categorical
+        self.augment = augment
         self.start = start
         self.settings = settings
         self.max_epochs = max_epochs
@@ -245,6 +249,8 @@ class GPEstimator(BaseEstimator):
         if count <= ONE_BATCH:
             rows, weights = merged(rows, weights)
 
+        if self.augment is not None:
+            rows, weights = self._augmented(rows, weights, seed)
         self._gaps = gaps = Gaps.of(rows, self.encoder_, seed)
         validation = None if validation is None else Filled(validation, gaps)
         encoding = None if self.encoder_ is None else Columns.of(self.encoder_)
@@ -265,12 +271,31 @@ class GPEstimator(BaseEstimator):
                 self._train_beside_gaps(model, rows, weights, validation, seed, callbacks)
             if self.n_components > 1:
                 self._mix(model, rows, weights, callbacks)
-        self.n_rows_ = count
+        self.n_rows_ = count * self._variants
         self._score_training_rows(rows, weights)
         if encoding is not None:
             encoding.settle()
         if before is not None:  # from here on the model takes rows as they came
             model.features, self._gaps = Chain(*before.maps, *features.maps), gaps
+
+    @property
+    def _variants(self) -> int:
+        """Of each row of training: itself and its deformed copies."""
+        return 1 + (self.augment.copies if isinstance(self.augment, Deformations) else self.augment or 0)
+
+    def _augmented(self, rows: Source, weights: np.ndarray | None, seed: int) -> tuple[Source, np.ndarray | None]:
+        """The rows, which must be images, and deformed copies of them, each with the weight of its image."""
+        how = self.augment if isinstance(self.augment, Deformations) else Deformations(self._variants - 1)
+        own = None if not isinstance(self.features, nn.Module) else as_map(self.features).image_shape
+        shape = how.image_shape or self.image_shape_ or own
+        if self.encoder_ is not None or shape is None:
+            raise ValueError(
+                "augment is for images: pass X as an array [N, H, W] or [N, H, W, C], or say what images the rows are "
+                "by augment=Deformations(image_shape=(H, W))"
+            )
+        if math.prod(shape) != self.n_features_in_:
+            raise ValueError(f"augment: images of {tuple(shape)} have other than {self.n_features_in_} pixels")
+        return Deformed(rows, shape, how, seed), None if weights is None else np.tile(weights, self._variants)
 
     def _remark(self, source: Source, targets: np.ndarray, every: bool = False) -> None:
         """Warns of columns from which the targets [N, P] follow."""
@@ -353,6 +378,10 @@ class GPEstimator(BaseEstimator):
         }
         histories = []
         at_once = self._all_at_once(len(rows), model.likelihood, settings)
+        if self.augment is not None and not at_once and settings.plan is None:  # as many steps as without copies
+            steps = math.ceil(len(rows) / self._variants / (settings.batch_size or BATCH_SIZE))
+            epochs = max(2, round(settings.epochs(steps) / self._variants))
+            self.settings_ = settings = replace(settings, max_epochs=epochs)
         if at_once and settings.objective != "elbo" and settings.time_budget is not None:
             settings = replace(settings, time_budget=settings.time_budget / 2)  # of each of the two runs
         if at_once:
@@ -563,7 +592,8 @@ class GPEstimator(BaseEstimator):
         total = 1.0 * count if weights is None else float(weights.sum())
         counted = weight.sum().item()
         self.elbo_ = total * (expected - scale) / counted - self.model_.posterior.moments().kl().item()
-        self.loo_score_ = (left_out - scale) / counted
+        # A row whose copies are still there is not left out.
+        self.loo_score_ = (left_out - scale) / counted if self.augment is None else math.nan
 
     @torch.no_grad()
     def _absorb(self, source: Source, weights: np.ndarray | None) -> None:
@@ -571,6 +601,8 @@ class GPEstimator(BaseEstimator):
         model = self.model_
         if not model.posterior.has_natural_form:
             raise ValueError("partial_fit updates one Gaussian: set n_components=1")
+        if self.augment is not None:
+            source, weights = self._augmented(source, weights, self.n_rows_)  # other copies than before
         q, feed, source = Natural.of(model.posterior), self._feed, Filled(source, self._gaps)
         for start in range(0, len(source), STREAM_ROWS):
             indices = np.arange(start, min(start + STREAM_ROWS, len(source)))

@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d
 from torch import nn
 
-from autogp.data import Labels, Source, Summary, TargetScaler
+from autogp.data import Deformations, Labels, Source, Summary, TargetScaler
 from autogp.estimators.base import GPEstimator
 from autogp.estimators.inputs import WithTargets, refuse_non_finite
 from autogp.kernels import Kernel
@@ -65,6 +65,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         ratios matter, and the model is as certain as without weights.
     categorical : list of str or None
         Columns of a DataFrame that are categories, whatever they look like.
+    augment : int, Deformations or None
+        For images: so many deformed copies of each training image are rows to learn from besides it, shifted and bent
+        by up to about a pixel; `autogp.data.Deformations` says how. Training takes as many steps as without.
     start : Start or None
         Where the hyper-parameters start, in place of what the data suggest.
     settings : Settings or None
@@ -129,6 +132,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         scaling: str = "auto",
         weights: str = "counts",
         categorical: Sequence[str] | None = None,
+        augment: int | Deformations | None = None,
         start: Start | None = None,
         settings: Settings | None = None,
         max_epochs: int | None = None,
@@ -153,6 +157,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             scaling=scaling,
             weights=weights,
             categorical=categorical,
+            augment=augment,
             start=start,
             settings=settings,
             max_epochs=max_epochs,

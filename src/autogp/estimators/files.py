@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from autogp import persistence
-from autogp.data import TableEncoder, TargetScaler
+from autogp.data import Deformations, TableEncoder, TargetScaler
 from autogp.estimators.gaps import Gaps
 from autogp.features import Chain, Columns
 from autogp.likelihoods import Likelihood
@@ -120,6 +120,8 @@ def _parameters(saved: persistence.Saved) -> dict[str, Any]:
         found["settings"] = _dataclass(Settings, found["settings"] | {"plan": phases})
     if isinstance(found["start"], dict):
         found["start"] = _dataclass(Start, found["start"])
+    if isinstance(found.get("augment"), dict):  # older files have none
+        found["augment"] = _dataclass(Deformations, found["augment"])
     return found
 
 

@@ -63,6 +63,9 @@ class GPRegressor(RegressorMixin, GPEstimator):
         ratios matter, and the model is as certain as without weights.
     categorical : list of str or None
         Columns of a DataFrame that are categories, whatever they look like.
+    augment : int, Deformations or None
+        For images: so many deformed copies of each training image are rows to learn from besides it, shifted and bent
+        by up to about a pixel; `autogp.data.Deformations` says how. Training takes as many steps as without.
     start : Start or None
         Where the hyper-parameters start, in place of what the data suggest.
     settings : Settings or None

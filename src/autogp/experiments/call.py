@@ -10,7 +10,15 @@ from torch import nn
 
 __all__ = ["code", "imports"]
 
-HOMES = ("autogp", "autogp.datasets", "autogp.features", "autogp.kernels", "autogp.likelihoods", "autogp.training")
+HOMES = (
+    "autogp",
+    "autogp.data",
+    "autogp.datasets",
+    "autogp.features",
+    "autogp.kernels",
+    "autogp.likelihoods",
+    "autogp.training",
+)
 
 
 def code(value: Any) -> str:

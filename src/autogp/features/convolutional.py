@@ -10,6 +10,7 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor, nn
 
 from autogp.data import Source
+from autogp.data.deformed import has_planes
 from autogp.features.base import Transformer, as_rows
 from autogp.features.patches import PatchLayer, patches_of
 from autogp.features.whitening import Whitening
@@ -164,7 +165,7 @@ class Convolutional(Transformer):
             raise ValueError(f"expected images of shape {tuple(self.image_shape)}, got rows of {tuple(x.shape[1:])}")
         dtype = torch.float32 if self.mean is None else self.mean.dtype
         for part in x.to(dtype).split(self._chunk_rows()):
-            if _has_planes(self.image_shape):
+            if has_planes(self.image_shape):
                 yield part.reshape(-1, channels, height, width).permute(0, 2, 3, 1).contiguous()
             else:
                 yield part.reshape(-1, *shape).contiguous()
@@ -222,15 +223,10 @@ class Convolutional(Transformer):
                 self.watch(done, count)
 
 
-def _has_planes(image_shape: Sequence[int]) -> bool:
-    """Whether a row holds one plane for each channel."""
-    return len(image_shape) == 3 and image_shape[0] in (1, 3) and image_shape[2] not in (1, 3)
-
-
 def _sizes(image_shape: Sequence[int]) -> tuple[int, int, int]:
     """Height, width and channels."""
     first, second, third = (*image_shape, 1)[:3]
-    return (second, third, first) if _has_planes(image_shape) else (first, second, third)
+    return (second, third, first) if has_planes(image_shape) else (first, second, third)
 
 
 def default_layers(height: int, width: int, channels: int) -> list[tuple[int, int, int]]:

@@ -3,7 +3,7 @@
 from autogp.training.checkpoint import CheckpointError
 from autogp.training.fullbatch import converge
 from autogp.training.grow import FEWEST_INDUCING, converge_growing
-from autogp.training.loop import History, TrainingDivergedError, train
+from autogp.training.loop import BATCH_SIZE, History, TrainingDivergedError, train
 from autogp.training.mixture import mix
 from autogp.training.progress import Callback, PlainLines, Progress, ProgressBar, TrainingInterruptedError
 from autogp.training.refine import refine
@@ -19,6 +19,7 @@ from autogp.training.start import (
 from autogp.training.stream import absorb
 
 __all__ = [
+    "BATCH_SIZE",
     "FEWEST_INDUCING",
     "KERNELS",
     "Callback",

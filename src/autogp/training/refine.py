@@ -43,13 +43,17 @@ def refine(
     A tenth of the rows is taken out of q: Lambda - A diag(-2 beta) A', b - A (alpha - 2 beta mean). The
     hyper-parameters then follow the predictive density of the other rows for `epochs`. If the rows taken out gain more
     than three standard errors, they are absorbed into q again and the history is returned; else the model is as it was.
+
+    `strata` are the classes of the first rows; the others are copies of these in the same order, and stay with them.
     """
     feed = Feed(model, len(source), None, target_scaler)
     held, kept = _split(strata, settings.seed)
+    variants = len(strata) * np.arange(len(source) // len(strata))[:, None]
+    taken_out, kept = Subset(source, (variants + held).ravel()), (variants + kept).ravel()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     best, accepted, gain = None, None, 0.0
     try:
-        cavity = _without(model, feed, Subset(source, held))
+        cavity = _without(model, feed, taken_out)
         start = _densities(model, cavity, feed, Subset(source, held))
         for prior in PRIORS:
             model.load_state_dict(before)
@@ -67,7 +71,7 @@ def refine(
             best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(before if best is None else best)
         if best is not None:
-            _absorb(model, feed, Subset(source, held))
+            _absorb(model, feed, taken_out)
     except FAILURES:  # of numbers: the ELBO's optimum stands
         model.load_state_dict(before)
         return None

@@ -164,12 +164,16 @@ class Settings:
         )
         return replace(recipe, **changes)
 
+    def epochs(self, steps_per_epoch: int) -> int:
+        """As many as were asked for, or as so long epochs need."""
+        fewest = FEWEST_WHOLE_STEPS if steps_per_epoch == 1 else FEWEST_STEPS
+        return self.max_epochs or max(FEWEST_EPOCHS, math.ceil(fewest / steps_per_epoch))
+
     def phases(self, steps_per_epoch: int) -> list[Phase]:
         """The phases of a run, which ends with the objective that was asked for."""
         if self.plan is not None:
             return [replace(phase) for phase in self.plan]  # told apart, though one may stand there twice
-        fewest = FEWEST_WHOLE_STEPS if steps_per_epoch == 1 else FEWEST_STEPS
-        epochs = self.max_epochs or max(FEWEST_EPOCHS, math.ceil(fewest / steps_per_epoch))
+        epochs = self.epochs(steps_per_epoch)
         steps = epochs * steps_per_epoch
         objective, share = self.objective, self.held_share
         if share is None:
