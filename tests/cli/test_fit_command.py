@@ -299,3 +299,26 @@ def test_a_file_without_names_and_options_that_do_not_fit(run: Run, error: Calla
     (tmp_path / "m.autogp.training").mkdir()
     assert "go on with --resume, or start again with --force" in error(*command)
     run(*command, "--force")
+
+
+def test_exposures_of_counts_are_a_column(run: Run, run_json: RunJson, tmp_path: Path) -> None:
+    """The same as the estimator with `exposure`, in fit, predict and evaluate."""
+    random = np.random.default_rng(0)
+    x, years = random.uniform(-1, 1, 60), random.uniform(0.5, 8, 60)
+    data = table(tmp_path / "claims.csv", x=x, years=years, claims=random.poisson(years * np.exp(x)))
+    model, out = tmp_path / "m.autogp", tmp_path / "p.csv"
+    result = run_json("fit", data, "-t", "claims", "--exposure", "years", "--samples", 3, "--out", model, *QUICK)
+    assert result["inputs"] == ["x"]
+    assert result["task"] == "count"
+    assert result["target"] == "claims"
+    loaded = load_model(model)
+    assert loaded.settings.samples == 3
+    run("predict", model, data, "--exposure", "years", "--id", "claims", "--out", out)
+    written = pd.read_csv(out)
+    expected = loaded.predict(pd.DataFrame({"x": x}), exposure=years)
+    np.testing.assert_allclose(written["mean"], expected, rtol=1e-6)
+    assert list(written.columns) == ["claims", "mean", "std", "q05", "q50", "q95"]
+    scores = run_json("evaluate", model, data, "--exposure", "years")
+    density = loaded.log_density(pd.DataFrame({"x": x}), written["claims"], years)
+    assert scores["nlp"] == pytest.approx(-density.mean(), rel=1e-5)
+    assert "one --target of counts" in run("fit", data, "-t", "x", "-t", "claims", "--exposure", "years", code=2).stderr

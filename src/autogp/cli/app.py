@@ -97,6 +97,10 @@ Ids = Annotated[
     list[str] | None,
     typer.Option("--id", metavar="COLUMN", help="Column that names the rows: no input, carried to predictions."),
 ]
+Exposure = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Column that says over which time, area or number a count was taken."),
+]
 NoHeader = Annotated[
     bool, typer.Option("--no-header", help="The first line of CSV is a row; columns are called f0, f1, ...")
 ]
@@ -135,6 +139,7 @@ def fit(
         list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; may be given several times.")
     ] = None,
     id_columns: Ids = None,
+    exposure: Exposure = None,
     categorical: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Column of categories, whatever it looks like; several times for more."),
@@ -184,6 +189,9 @@ def fit(
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the data; by default 30, or more where they are short.")
     ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Monte Carlo samples a row, where training needs them; by default 10.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.autogp"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")] = False,
@@ -201,6 +209,7 @@ def fit(
     """
     with reporting(json, debug) as terminal:
         from autogp.cli.fitting import fit_file
+        from autogp.training import Settings
 
         fit_file(
             terminal,
@@ -224,6 +233,7 @@ def fit(
                 "max_epochs": epochs,
                 "random_state": seed,
                 "validation_fraction": validation,
+                **({} if samples is None else {"settings": Settings(samples=samples)}),
                 **({} if likelihood is None else {"likelihood": likelihood}),
                 **({} if augment is None else {"augment": augment}),
                 **({} if class_weight is None else {"class_weight": class_weight.value}),
@@ -231,6 +241,7 @@ def fit(
             out,
             resume,
             force,
+            exposure,
         )
 
 
@@ -242,6 +253,7 @@ def predict(
         Path | None, typer.Option("--out", "-o", help="CSV or Parquet file to write; without it the first rows show.")
     ] = None,
     id_columns: Ids = None,
+    exposure: Exposure = None,
     no_header: NoHeader = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Write text as it is, even if a spreadsheet would run it as a formula.")
@@ -255,11 +267,13 @@ def predict(
     Classifiers give the class (class) and a probability for each class (p_...).
 
     Others give mean, standard deviation, and what 5, 50 and 95 % of the targets stay below (q05, q50, q95).
+
+    Counts are those of one unit of exposure, unless --exposure names a column.
     """
     with reporting(json, debug) as terminal:
         from autogp.cli.predicting import predict_file
 
-        predict_file(terminal, model, data, out, id_columns or [], not no_header, raw, force)
+        predict_file(terminal, model, data, out, id_columns or [], not no_header, raw, force, exposure)
 
 
 @app.command(epilog="Example: autogp evaluate titanic.autogp test.csv")
@@ -267,6 +281,7 @@ def evaluate(
     model: ModelPath,
     data: DataPath,
     target: Target = None,
+    exposure: Exposure = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -277,7 +292,7 @@ def evaluate(
     with reporting(json, debug) as terminal:
         from autogp.cli.evaluating import evaluate_file
 
-        evaluate_file(terminal, model, data, target)
+        evaluate_file(terminal, model, data, target, exposure)
 
 
 @app.command(epilog="Example: autogp report titanic.autogp test.csv --out report.html")

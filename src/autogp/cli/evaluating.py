@@ -31,11 +31,13 @@ WORDS = {
 }
 
 
-def evaluate_file(terminal: Terminal, model_path: Path, data: str, target: str | None) -> None:
+def evaluate_file(
+    terminal: Terminal, model_path: Path, data: str, target: str | None, exposure: str | None = None
+) -> None:
     """Shows the scores of a model on a file with targets."""
     model = open_model(model_path)
-    source = _open(model, data, target)
-    scores = _scores(model, source)
+    source = _open(model, data, target, exposure)
+    scores = _scores(model, source) if exposure is None else _count_scores(model, source)
     for note in source.notes:
         terminal.note(note)
     terminal.say(f"{model_path} on {len(source):,} rows of {data}")
@@ -59,8 +61,13 @@ def report_file(terminal: Terminal, model_path: Path, data: str, target: str | N
     terminal.result({"out": str(out), "rows": len(source), "notes": source.notes})
 
 
-def _open(model: Any, data: str, target: str | None) -> ArraySource:
+def _open(model: Any, data: str, target: str | None, exposure: str | None = None) -> ArraySource:
     encoder = encoder_for(model, data)
+    if exposure is not None:
+        target = target or target_of(model)
+        if encoder is None or target is None or is_classifier(model):
+            raise ValueError("--exposure is for a table and a model of counts, the target of which has a name")
+        return open_source(data, [target, exposure], encoder=encoder, among=processes())
     if encoder is None:
         source = open_source(data, target)
         if source.y.ndim == 2 and source.y.shape[1] == 0:
@@ -112,6 +119,14 @@ def _label_scores(y: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
     known = ~np.isnan(y)
     p = probabilities[known]
     return metrics.class_scores(y[known].astype(np.int64), np.stack([1 - p, p], -1))
+
+
+def _count_scores(model: Any, source: ArraySource) -> dict[str, float]:
+    """Scores of counts and their exposures, [N, 2]."""
+    y, exposure = source.y.T
+    mean = model.predict(source, exposure=exposure)
+    low, high = model.predict(source, quantiles=[QUANTILES["q05"], QUANTILES["q95"]], exposure=exposure).T
+    return metrics.number_scores(y, mean, model.log_density(source, y, exposure), (low, high))
 
 
 def _scores(model: Any, source: ArraySource) -> dict[str, float]:

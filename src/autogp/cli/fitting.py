@@ -37,11 +37,21 @@ def fit_file(
     out: Path,
     resume: bool,
     force: bool,
+    exposure: str | None = None,
 ) -> None:
-    """Trains and saves; `reading` are arguments of `open_source`, `settings` of the estimator."""
+    """Trains and saves; `reading` are arguments of `open_source`, `settings` of the estimator, and `exposure` is the
+    column of the exposures of counts."""
     among, folder = processes(), out.with_name(out.name + ".training")
     among.from_first(lambda: _check_places(data, out, folder, resume, force))
-    source = _open(data, targets, reading)
+    beside: dict[str, Any] = {}
+    if exposure is None:
+        source = _open(data, targets, reading)
+    else:
+        if len(targets) != 1 or task not in ("auto", "count"):
+            raise typer.BadParameter("it is for one --target of counts", param_hint="--exposure")
+        source, task = _open(data, [*targets, exposure], reading), "count"
+        source.y, beside["exposure"] = source.y.T
+        source.targets = targets
     found = find_task(source, task)
     _tell(terminal, data, source, found)
     settings = settings | {"checkpoint": str(folder), "verbose": not terminal.json}
@@ -56,7 +66,7 @@ def fit_file(
         usual: dict[str, Any] = {"likelihood": "negative_binomial" if found.task == "count" else "auto"}
         model = GPRegressor(**(usual | settings))
     try:
-        model.fit(source, found.y)
+        model.fit(source, found.y, **beside)
         if among.first:
             model.save(out)
     except BaseException as error:

@@ -34,15 +34,19 @@ def predict_file(
     header: bool,
     raw: bool,
     force: bool,
+    exposure: str | None = None,
 ) -> None:
-    """Writes predictions to `out`, or shows the first; `carried` are columns of the data that go with them."""
+    """Writes predictions to `out`, or shows the first; `carried` are columns of the data that go with them, `exposure`
+    is that of the exposures of counts."""
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise typer.BadParameter(f"{out} should end in .csv or .parquet", param_hint="--out")
         processes().from_first(lambda: _check_place(out, data, force))
     model = open_model(model_path)
     unseen = Unseen()
-    rows = read_rows(data, encoder_for(model, data), unseen, carried, header)
+    read = carried if exposure is None else list(dict.fromkeys([*carried, exposure]))
+    pieces = read_rows(data, encoder_for(model, data), unseen, read, header)
+    rows = ((x, *_parted(columns, carried, exposure)) for x, columns in pieces)
     if out is None:
         first = _beside(model, *next(rows), slice(0, SHOWN_ROWS))
         _show(terminal, first)
@@ -63,16 +67,29 @@ def _check_place(out: Path, data: str, force: bool) -> None:
     ask_before_replacing(out, force)
 
 
-def predictions(model: Any, x: np.ndarray) -> pa.RecordBatch:
+def _parted(columns: pa.Table | None, carried: list[str], exposure: str | None) -> tuple[pa.Table | None, Any]:
+    """The columns that go with the predictions, and the exposures [B], as numbers, where there are such."""
+    if exposure is None or columns is None:
+        return columns, None
+    try:
+        numbers = columns[exposure].cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:
+        raise ValueError(f"--exposure {exposure} holds text that is no number") from None
+    return columns.select(carried), numbers
+
+
+def predictions(model: Any, x: np.ndarray, exposure: np.ndarray | None = None) -> pa.RecordBatch:
     """Predictions for rows x [B, D], as columns."""
-    source = ArraySource(x)
+    source, beside = ArraySource(x), {} if exposure is None else {"exposure": exposure}
+    if is_classifier(model) and exposure is not None:
+        raise ValueError("--exposure is for counts, but the model predicts classes")
     if is_classifier(model):
         probabilities = model.predict_proba(source)
         names, columns = [f"p_{label}" for label in label_names(model)], list(probabilities.T)
         if model.model_.likelihood.num_classes is not None:
             names, columns = ["class", *names], [model.classes_[probabilities.argmax(axis=1)], *columns]
     else:
-        mean, std, quantiles = model.predict(source, return_std=True, quantiles=list(QUANTILES.values()))
+        mean, std, quantiles = model.predict(source, return_std=True, quantiles=list(QUANTILES.values()), **beside)
         outputs = [""] if mean.ndim == 1 else [f"_{number + 1}" for number in range(mean.shape[1])]
         names = [f"{name}{output}" for output in outputs for name in ("mean", "std", *QUANTILES)]
         together = np.concatenate([mean[..., None], std[..., None], quantiles], axis=-1)  # [B, (P,) 5]
@@ -80,9 +97,11 @@ def predictions(model: Any, x: np.ndarray) -> pa.RecordBatch:
     return pa.record_batch([pa.array(column) for column in columns], names=names)
 
 
-def _beside(model: Any, x: np.ndarray, carried: pa.Table | None, rows: slice = slice(None)) -> pa.Table:
+def _beside(
+    model: Any, x: np.ndarray, carried: pa.Table | None, exposure: np.ndarray | None, rows: slice = slice(None)
+) -> pa.Table:
     """Predictions for some of the rows x [B, D], after the columns that are carried along."""
-    found = pa.Table.from_batches([predictions(model, x[rows])])
+    found = pa.Table.from_batches([predictions(model, x[rows], None if exposure is None else exposure[rows])])
     if carried is None or carried.num_columns == 0:
         return found
     for name in carried.schema.names:
@@ -93,7 +112,11 @@ def _beside(model: Any, x: np.ndarray, carried: pa.Table | None, rows: slice = s
 
 
 def _write(
-    terminal: Terminal, model: Any, rows: Iterator[tuple[np.ndarray, pa.Table | None]], out: Path, raw: bool
+    terminal: Terminal,
+    model: Any,
+    rows: Iterator[tuple[np.ndarray, pa.Table | None, np.ndarray | None]],
+    out: Path,
+    raw: bool,
 ) -> int:
     among, count = processes(), 0
     start = next(rows)

@@ -666,8 +666,9 @@ class GPEstimator(BaseEstimator):
 
     def log_density(self, X: Any, y: Any) -> np.ndarray:
         """Log predictive density (for classes: log probability) of each target, [N], in the units of y."""
-        source = self._predicted_rows(X)
-        targets = self._encode_targets(self._check_targets(y))
+        return self._log_densities(self._predicted_rows(X), self._encode_targets(self._check_targets(y)))
+
+    def _log_densities(self, source: Source, targets: np.ndarray) -> np.ndarray:
         if len(targets) != len(source):
             raise ValueError(f"X has {len(source)} rows, but y has {len(targets)}")
         found, feed = np.empty(len(source)), self._feed

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array
 from autogp.data import Source, Summary, TargetScaler
 from autogp.estimators.base import GPEstimator
 from autogp.estimators.choice import LIKELIHOODS, choose_likelihood, likelihood_named
-from autogp.estimators.inputs import WithTargets, refuse_non_finite
+from autogp.estimators.inputs import WithTargets, refuse_non_finite, targets_of
 from autogp.estimators.remarks import remarks_on_numbers
 from autogp.likelihoods import Likelihood
 from autogp.training import Callback
@@ -126,26 +126,51 @@ class GPRegressor(RegressorMixin, GPEstimator):
         sample_weight: Any = None,
         eval_set: Any = None,
         callbacks: Sequence[Callback] = (),
+        exposure: Any = None,
     ) -> "GPRegressor":
         """Learns from X [N, D], or images [N, H, W] or [N, H, W, C], and targets y [N] or [N, P].
 
         `eval_set=(X, y)` are held-out rows to choose the best state by. X may also be a source with targets, such as
-        `autogp.data.open_source` gives for files of any size.
+        `autogp.data.open_source` gives for files of any size. Where y are counts, `exposure` [N] says over which time,
+        area or number they were counted: their mean is the exposure times a rate, and the rate is what is learnt.
+        `eval_set` is then (X, y, exposure).
         """
-        return self._become(self._anew()._fit_numbers(X, y, sample_weight, eval_set, callbacks))
+        return self._become(self._anew()._fit_numbers(X, y, sample_weight, eval_set, callbacks, exposure))
 
     def _fit_numbers(
-        self, X: Any, y: Any, sample_weight: Any, eval_set: Any, callbacks: Sequence[Callback]
+        self, X: Any, y: Any, sample_weight: Any, eval_set: Any, callbacks: Sequence[Callback], exposure: Any
     ) -> "GPRegressor":
         source, y = self._read(X, y, reset=True)
+        exposure = _checked_exposure(exposure, len(y))
         weights = self._check_weights(sample_weight, len(source))
         self._single = y.ndim == 1
         self.n_outputs_ = 1 if self._single else y.shape[1]
         for sentence in remarks_on_numbers(y):
             warnings.warn(sentence, stacklevel=3)
         self._remark(source, y.reshape(len(y), -1))
-        self._fit_rows(WithTargets(source, y), y, weights, self._validation(eval_set), callbacks)
+        if exposure is None:
+            self._fit_rows(WithTargets(source, y), y, weights, self._validation(eval_set), callbacks)
+            return self
+        eval_set, held_out = _without_exposure(eval_set)
+        validation = self._validation(eval_set)
+        if validation is not None:
+            validation = WithTargets(validation, _beside(np.asarray(targets_of(validation)), held_out))
+        self._likelihood = self._counting(y, exposure)
+        self._fit(WithTargets(source, _beside(y, exposure)), weights, validation, None, callbacks)
         return self
+
+    def _counting(self, y: np.ndarray, exposure: np.ndarray) -> Likelihood:
+        """The likelihood of counts y with these exposures, as training starts with it."""
+        if not isinstance(self.likelihood, Likelihood):
+            name = "negative_binomial" if self.likelihood == "auto" else self.likelihood
+            likelihood = likelihood_named(name, y / exposure.mean())  # the mean of which is counts per exposure
+        else:
+            likelihood = copy.deepcopy(self.likelihood)
+        if not likelihood.takes_exposure:
+            raise ValueError(
+                f"exposure is for counts, likelihood 'poisson' or 'negative_binomial', not {type(likelihood).__name__}"
+            )
+        return likelihood
 
     def _fit_rows(
         self,
@@ -167,27 +192,47 @@ class GPRegressor(RegressorMixin, GPEstimator):
             self._likelihood = likelihood_named(name, y)
         self._fit(rows, weights, validation, None, callbacks)
 
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "GPRegressor":
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None, exposure: Any = None) -> "GPRegressor":
         """Learns from more rows, without seeing the old ones again.
 
         The first call is a `fit`; it settles scaling, kernel and inducing inputs, so it should hold typical rows. The
         next ones update the posterior, exactly so for Gaussian noise.
         """
         if not self.__sklearn_is_fitted__():
-            return self.fit(X, y, sample_weight)
+            return self.fit(X, y, sample_weight, exposure=exposure)
         source, y = self._read(X, y, reset=False)
         weights = self._check_weights(sample_weight, len(source))
-        self._absorb(WithTargets(source, self._encode_targets(y)), weights)
+        self._absorb(WithTargets(source, self._targets(y, exposure)), weights)
         return self
 
-    def predict(self, X: Any, return_std: bool = False, quantiles: Sequence[float] | None = None) -> Any:
+    def _targets(self, y: Any, exposure: Any) -> np.ndarray:
+        """As the likelihood takes them: y, and beside it the exposure where there is one."""
+        y = self._encode_targets(y)
+        return y if exposure is None else _beside(y, self._exposure(exposure, len(y)))
+
+    def _exposure(self, exposure: Any, count: int) -> np.ndarray:
+        if not self.model_.likelihood.takes_exposure:
+            raise ValueError(f"exposure is for counts, but {type(self).__name__} was fitted to other targets")
+        found = _checked_exposure(exposure, count)
+        assert found is not None
+        return found
+
+    def log_density(self, X: Any, y: Any, exposure: Any = None) -> np.ndarray:
+        """Log predictive density of each target, [N], in the units of y; of counts with their `exposure`, if given."""
+        return self._log_densities(self._predicted_rows(X), self._targets(self._check_targets(y), exposure))
+
+    def predict(
+        self, X: Any, return_std: bool = False, quantiles: Sequence[float] | None = None, exposure: Any = None
+    ) -> Any:
         """Expected targets, [N] or [N, P].
 
         With `return_std` also the standard deviations of the targets (noise included), as a second array. With
         `quantiles`, levels between 0 and 1, the values that targets stay below with these probabilities, [N, R] or
-        [N, P, R]: instead of the expected targets, or with `return_std` as a third array.
+        [N, P, R]: instead of the expected targets, or with `return_std` as a third array. Counts are those of one unit
+        of exposure, or of the `exposure` [N] that is given.
         """
         source = self._predicted_rows(X)
+        shift = None if exposure is None else np.log(self._exposure(exposure, len(source)))
         levels = None if quantiles is None else _checked_levels(quantiles).to(self.model_.device)
         likelihood, scaler = self.model_.likelihood, self.target_scaler_
         if likelihood.mean_is_latent and levels is None and not return_std:
@@ -199,7 +244,10 @@ class GPRegressor(RegressorMixin, GPEstimator):
         mean, variance = np.empty((2, len(source), self.n_outputs_))
         below = np.empty((len(source), self.n_outputs_, 0 if levels is None else len(levels)))
         for block, marginals, _ in self._marginals(source):
-            parts = marginals.log_weights, marginals.mean, marginals.variance
+            centre = marginals.mean  # E[y | f] = exposure exp(f): an exposure is a shift of f by its log
+            if shift is not None:
+                centre = centre + torch.from_numpy(shift[block]).to(centre)[:, None]
+            parts = marginals.log_weights, centre, marginals.variance
             with torch.no_grad():
                 if levels is None or return_std:
                     centre, spread = (moment.double() for moment in likelihood.predict(*parts))
@@ -215,11 +263,11 @@ class GPRegressor(RegressorMixin, GPEstimator):
         found = [values[:, 0] if self._single else values for values in found]
         return tuple(found) if return_std else found[0]
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None, exposure: Any = None) -> float:
         """R^2, the mean over the outputs; of each output the rows whose target is not missing."""
         from sklearn.metrics import r2_score
 
-        y, mean = np.asarray(y, dtype=np.float64), self.predict(X)
+        y, mean = np.asarray(y, dtype=np.float64), self.predict(X, exposure=exposure)
         if y.ndim < 2 or not np.isnan(y).any():
             return float(r2_score(y, mean, sample_weight=sample_weight))
         weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
@@ -227,7 +275,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         columns = [r2_score(a[k], b[k], sample_weight=weights[k]) for a, b, k in zip(y.T, mean.T, known.T, strict=True)]
         return float(np.mean(columns))
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, exposure: Any = None) -> np.ndarray:
         """Targets drawn from the predictive distribution, rows together: [N, n_samples] or [N, P, n_samples].
 
         The functions are drawn at all rows at once, which takes memory as the square of their number.
@@ -240,6 +288,9 @@ class GPRegressor(RegressorMixin, GPEstimator):
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         generator = torch.Generator(self.model_.device).manual_seed(seed)
         functions = self.model_.sample(x.to(self.model_.device), n_samples, generator)  # [S, N, Q]
+        if exposure is not None:
+            shift = np.log(self._exposure(exposure, len(source)))
+            functions = functions + torch.from_numpy(shift).to(functions)[:, None]
         with torch.no_grad():
             y = self.model_.likelihood.sample(functions, generator).double()
             if self.target_scaler_ is not None:
@@ -260,6 +311,11 @@ class GPRegressor(RegressorMixin, GPEstimator):
             raise ValueError(f"y has {outputs} outputs, but {type(self).__name__} was fitted with {self.n_outputs_}")
         return y
 
+    def _embedded_targets(self, y: np.ndarray) -> np.ndarray:
+        y = super()._embedded_targets(y)
+        counts, exposure = y[:, : self.n_outputs_], y[:, self.n_outputs_ :]
+        return counts / exposure if exposure.shape[1] else counts
+
     def _start_likelihood(self, summary: Summary) -> tuple[Likelihood, TargetScaler | None]:
         outputs, likelihood = self.n_outputs_, self._likelihood
         del self._likelihood  # the model has it
@@ -269,6 +325,33 @@ class GPRegressor(RegressorMixin, GPEstimator):
                 f"y has {outputs} outputs, but the likelihood {name} has num_outputs={likelihood.num_outputs}"
             )
         return likelihood, TargetScaler.from_summary(summary) if likelihood.affine_targets else None
+
+
+def _checked_exposure(exposure: Any, count: int) -> np.ndarray | None:
+    if exposure is None:
+        return None
+    found = np.asarray(exposure, np.float64)
+    if found.shape != (count,):
+        raise ValueError(f"exposure must be one number for each of {count} rows, got the shape {found.shape}")
+    wrong = ~((found > 0) & np.isfinite(found))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(f"exposure must be positive and finite, got {found[row]:g} in row {row} (counted from 0)")
+    return found
+
+
+def _without_exposure(eval_set: Any) -> tuple[Any, Any]:
+    """The pair (X, y), and the exposure that is the third part."""
+    if eval_set is None:
+        return None, None
+    if not isinstance(eval_set, (tuple, list)) or len(eval_set) != 3:
+        raise ValueError("eval_set must be (X, y, exposure), as fit has an exposure")
+    return tuple(eval_set[:2]), _checked_exposure(eval_set[2], len(eval_set[1]))
+
+
+def _beside(y: np.ndarray, exposure: Any) -> np.ndarray:
+    """Counts and the exposure of the row, [N, P + 1]."""
+    return np.column_stack([y, exposure]).astype(np.float64)
 
 
 def _checked_levels(quantiles: Any) -> torch.Tensor:

@@ -70,6 +70,7 @@ class Likelihood(nn.Module):
     allows_missing: bool = False  # a target that is NaN is missing, and adds nothing
     affine_targets: bool = False  # the family is closed under y -> a y + b: estimators scale the targets
     counts: bool = False  # targets are counts 0, 1, 2, ...
+    takes_exposure: bool = False  # targets [B, P + 1] hold the row's exposure last; its log is added to f
     mean_is_latent: bool = False  # E[y | f] = f: an expected target needs no variance
     conjugate: bool = False  # the optimal q(u) is a Gaussian in closed form
     finite_loo: bool = False  # E_q[1 / p(y | f)] is finite for every Gaussian q

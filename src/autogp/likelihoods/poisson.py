@@ -13,8 +13,8 @@ __all__ = ["Poisson"]
 class Poisson(Elementwise):
     """y_p ~ Poisson(exposure * rate_p * exp(f_p)); the rates, where f = 0, are learnt.
 
-    Targets are counts [B] or [B, P], or counts and exposures [B, P, 2]; without exposures they are 1. Predictions are
-    per unit of exposure.
+    Targets are counts [B] or [B, P], counts and the exposure of the row [B, P + 1], or counts and an exposure for each
+    [B, P, 2]; without exposures they are 1. Predictions are per unit of exposure.
 
     >>> import torch
     >>> Poisson().log_prob(torch.zeros(1, 1), Poisson().check_targets(torch.tensor([0]))).item()
@@ -22,6 +22,7 @@ class Poisson(Elementwise):
     """
 
     counts = True
+    takes_exposure = True
 
     def __init__(self, num_outputs: int = 1, rate: float | Tensor = 1.0):
         super().__init__(num_outputs)
@@ -64,8 +65,12 @@ class Poisson(Elementwise):
         y = as_targets(y)
         if y.ndim > 2 and (y.ndim > 3 or y.shape[-1] != 2):
             raise ValueError(f"y must hold counts [B, P], or counts and exposures [B, P, 2], got {tuple(y.shape)}")
-        exposure = torch.ones(()) if y.ndim < 3 else y[..., 1]
-        count = check_real_targets(y if y.ndim < 3 else y[..., 0], self.num_latents, missing=True)
+        outputs, exposure, count = self.num_latents, torch.ones(()), y
+        if y.ndim == 3:
+            count, exposure = y.unbind(-1)
+        elif y.ndim == 2 and y.shape[1] == outputs + 1:
+            count, exposure = y[:, :outputs], y[:, outputs:]
+        count = check_real_targets(count, outputs, missing=True)
         for bad, what in (
             (count < 0, "a negative count"),
             (~torch.isnan(count) & (count != count.round()), "a count that is not a whole number"),
