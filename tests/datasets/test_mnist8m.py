@@ -108,6 +108,12 @@ def test_without_the_published_files_nothing_is_stored(tmp_path: Path) -> None:
     assert data.x_test.shape == (4, 784)
     np.testing.assert_array_equal(data.x_train.rows(np.arange(6 * 135))[1], data.y_train)
     assert sorted(tmp_path.rglob("*")) == before
+    few = load_mnist8m(tmp_path, variants=3)
+    assert few.variants == 3
+    np.testing.assert_array_equal(few.x_train.rows(np.arange(18))[0], data.x_train.rows(np.arange(18))[0])
+    np.testing.assert_array_equal(few.y_train, data.y_train[:18])
+    with pytest.raises(ValueError, match="variants must be from 1 to 135, got 136"):
+        load_mnist8m(tmp_path, variants=136)
 
 
 def test_the_published_idx_files_are_mapped(tmp_path: Path) -> None:
@@ -119,6 +125,9 @@ def test_the_published_idx_files_are_mapped(tmp_path: Path) -> None:
     assert data.name == "mnist8m"
     np.testing.assert_array_equal(data.x_train.rows(np.arange(len(x)))[0], x.reshape(-1, 784))
     np.testing.assert_array_equal(data.y_train, y)
+    few = load_mnist8m(tmp_path, variants=2)
+    np.testing.assert_array_equal(few.x_train.rows(np.arange(12))[0], x[:12].reshape(-1, 784))
+    assert len(few.x_train) == len(few.y_train) == 12
 
 
 @pytest.mark.parametrize("name", ["mnist8m", "mnist8m.scale", "mnist8m.bz2"])

@@ -176,6 +176,22 @@ def test_frozen_maps_are_applied_in_evaluation_mode(source):
     np.testing.assert_array_equal(mapped.x, phi.numpy())
 
 
+def test_a_light_map_that_memory_cannot_keep_is_applied_to_each_batch(source, monkeypatch):
+    """Unless rows come from a disk: features are narrower, and are read again every epoch."""
+    components = PrincipalComponents(2).fit(source)
+    model, again = new_model(source, components), new_model(source, components)
+    assert apply_frozen(model, source)[0] is not model
+    train(model, source, QUICK)
+    monkeypatch.setattr(cache, "MEMORY_BYTES", source.x[:, :2].nbytes - 1)
+    behind, (same,) = apply_frozen(again, source)
+    assert (behind, same) == (again, source)
+    train(again, source, QUICK)
+    torch.testing.assert_close(again.state_dict(), model.state_dict(), rtol=1e-9, atol=1e-9)
+    with tempfile.TemporaryFile() as file:
+        mapped = np.memmap(file, source.x.dtype, mode="w+", shape=source.x.shape)
+    assert apply_frozen(again, ArraySource(mapped, source.y))[0] is not again
+
+
 def test_images_reach_a_convolution_as_they_are():
     generator = np.random.default_rng(0)
     images = generator.normal(size=(60, 36)).astype(np.float32)

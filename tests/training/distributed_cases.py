@@ -10,6 +10,7 @@ import torch
 
 from autogp import GPClassifier, GPRegressor
 from autogp.data import ArraySource
+from autogp.features import PrincipalComponents
 from autogp.kernels import RBF
 from autogp.likelihoods import Gaussian, Softmax
 from autogp.model import SparseGP
@@ -82,7 +83,10 @@ def cases():
     found = GPClassifier(n_inducing=7, max_epochs=3, batch_size=25, validation_fraction=0.2).fit(x, y)
     together = processes().agree("model", vector(found.model_).tobytes())
     yield "chance", np.array([len(together)])
-    found = GPClassifier(n_inducing=7, max_epochs=3, batch_size=25, random_state=0, validation_fraction=0.2).fit(x, y)
+    features = PrincipalComponents(1)  # each process applies them to its own rows
+    found = GPClassifier(
+        n_inducing=7, max_epochs=3, batch_size=25, random_state=0, validation_fraction=0.2, features=features
+    ).fit(x, y)
     found.partial_fit(x[:20], y[:20])
     yield "classifier", np.concatenate([vector(found.model_), found.predict_proba(x[:5]).ravel(), [found.elbo_]])
     found = GPClassifier(n_inducing=7, random_state=0, max_epochs=6, objective="elbo").fit(x, y > 0)

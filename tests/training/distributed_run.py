@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--stop-at", type=int, default=0)
     parser.add_argument("--signal-at", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=6)
     wanted = parser.parse_args()
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)

@@ -109,9 +109,9 @@ def test_a_signal_to_one_process_stops_all_after_a_save_and_they_go_on_to_the_sa
     tmp_path, start, undisturbed
 ) -> None:
     program = ["run", tmp_path / "run", tmp_path / "result.npy"]
-    (first, _, told), (second, _, silent) = finished(start(2, [*program, "--signal-at", 70]))
+    (first, _, told), (second, _, silent) = finished(start(2, [*program, "--signal-at", 20]))
     assert (first, second) == (143, 143)
-    assert "stopped by SIGTERM after step 71 of 220; saved in" in told  # process 1 hears of it in the next step
+    assert "stopped by SIGTERM after step 21 of 66; saved in" in told  # process 1 hears of it in the next step
     assert silent == ""
     assert [code for code, *_ in finished(start(2, program))] == [0, 0]
     np.testing.assert_array_equal(np.load(tmp_path / "result.npy"), undisturbed)
@@ -119,7 +119,7 @@ def test_a_signal_to_one_process_stops_all_after_a_save_and_they_go_on_to_the_sa
 
 def test_another_number_of_processes_goes_on_and_says_so(tmp_path, start, undisturbed) -> None:
     program = ["run", tmp_path / "run", tmp_path / "result.npy"]
-    finished(start(2, [*program, "--signal-at", 50]))
+    finished(start(2, [*program, "--signal-at", 15]))
     (code, _, told), *others = finished(start(3, program))
     assert code == 0
     assert "going on with 3 processes, after 2" in told
@@ -129,7 +129,7 @@ def test_another_number_of_processes_goes_on_and_says_so(tmp_path, start, undist
 
 def test_a_process_that_hangs_ends_the_others_within_the_time_out(tmp_path, start) -> None:
     began = time.monotonic()
-    program = ["run", tmp_path / "run", tmp_path / "result.npy", "--stop-at", 30]
+    program = ["run", tmp_path / "run", tmp_path / "result.npy", "--stop-at", 10]
     hung, other = start(2, program, AUTOGP_TIMEOUT="5")
     try:
         code, _, told = other.finished()  # process 0 is the one that has stopped

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from autogp.data import open_source
+from autogp.data import Subset, open_source
 from autogp.datasets.common import Dataset, data_folder
 from autogp.datasets.mnist import load_mnist
 from autogp.storage import replacing
@@ -34,7 +34,7 @@ PIECE_ROWS = 1000  # made at a time: they stay in a processor's cache
 TEXT_BYTES = 2**25  # converted at a time
 
 
-def load_mnist8m(folder: str | Path | None = None, *, download: bool = False) -> Dataset:
+def load_mnist8m(folder: str | Path | None = None, *, download: bool = False, variants: int = VARIANTS) -> Dataset:
     """8,100,000 rows to learn from, uint8 [N, 784], and the 10,000 test digits of MNIST.
 
     Row r is a variant of training digit r mod 60,000; the first 60,000 are the digits themselves. The published files
@@ -46,7 +46,10 @@ def load_mnist8m(folder: str | Path | None = None, *, download: bool = False) ->
     Arguments:
         folder: Where the data sets are; else AUTOGP_DATA says. MNIST itself must be there.
         download: Whether to fetch MNIST if it is not there (12 MB).
+        variants: So many of the 135 of each digit, the first ones: 60,000 rows each.
     """
+    if not 1 <= variants <= VARIANTS:
+        raise ValueError(f"variants must be from 1 to {VARIANTS}, got {variants!r}")
     digits = load_mnist(folder, download=download)
     place = data_folder(folder) / "mnist8m"
     texts = [place / name for name in TEXTS if (place / name).is_file()]
@@ -56,15 +59,17 @@ def load_mnist8m(folder: str | Path | None = None, *, download: bool = False) ->
         "x_test": digits.x_test,
         "y_test": digits.y_test,
         "target_names": digits.target_names,
-        "variants": VARIANTS,
+        "variants": variants,
     }
+    rows = variants * len(digits.x_train)
     if (place / IMAGES).is_file():
         source, expected = open_source(place / IMAGES, place / LABELS), VARIANTS * len(digits.x_train)
         if source.x.shape != (expected, SIDE, SIDE):
             raise ValueError(f"{place / IMAGES} should hold {expected} images of 28 x 28, it holds {source.x.shape}")
-        return Dataset("mnist8m", source, source.y.astype(np.int64), **rest)
-    x_train = DeformedDigits(digits.x_train, digits.y_train)
-    return Dataset("mnist8m-generated", x_train, np.tile(digits.y_train, VARIANTS), **rest)
+        x_train = source if rows == expected else Subset(source, np.arange(rows))
+        return Dataset("mnist8m", x_train, source.y[:rows].astype(np.int64), **rest)
+    x_train = DeformedDigits(digits.x_train, digits.y_train, variants)
+    return Dataset("mnist8m-generated", x_train, np.tile(digits.y_train, variants), **rest)
 
 
 class DeformedDigits:

@@ -27,6 +27,7 @@ from autogp.estimators.summary import describe, importances
 from autogp.estimators.weights import checked_weights, merged
 from autogp.features import Chain, Columns, Convolutional, Scaling, apply_once
 from autogp.features.base import Mapped, as_map
+from autogp.features.cache import worth_keeping
 from autogp.kernels import Kernel
 from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.model import Marginals, Predictor, SparseGP
@@ -326,7 +327,9 @@ class GPEstimator(BaseEstimator):
                 as_map(own).fit(numbers, seed=seed)
                 as_map(own).watch = None
             before = Chain(*maps, own)
-            at_once = encoding is None and not any(parameter.requires_grad for parameter in own.parameters())
+            frozen = encoding is None and not any(parameter.requires_grad for parameter in own.parameters())
+            # Of several processes each applies it to its own rows, when it trains.
+            at_once = frozen and processes().count == 1 and worth_keeping([own], rows)
             outputs = self._applied(before, rows) if at_once else Mapped(rows, before)
             scaled = summarise(outputs, allow_missing_targets=True, max_rows=SCALED_ROWS)
             scaling = Scaling.from_summary(scaled, self.scaling if self.scaling != "auto" else "global")  # pyright: ignore

@@ -27,6 +27,7 @@ class Preset:
     kernels: tuple[str, ...] | None = None
     samples: tuple[int | None, ...] = (None,)  # Monte Carlo samples to try; none: those of the settings
     by_kernel: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings that are a kernel's own
+    loader: Loader | None = None  # of other rows than the experiment's
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ class Run:
 
     @property
     def loader(self) -> Loader:
-        return self.experiment.load(self.data, self.seed)
+        own = None if self.is_peer else self.experiment.presets[self.preset_name].loader
+        return own or self.experiment.load(self.data, self.seed)
 
     def load(self, folder: str | Path | None = None, download: bool = False) -> Dataset:
         known = inspect.signature(self.loader).parameters

@@ -11,6 +11,7 @@ from pathlib import Path
 from autogp.datasets import Dataset
 from autogp.experiments import cifar10, digits, efficiency, mnist, mnist8m, rectangles, sarcos, savigp, uci
 from autogp.experiments.base import Run
+from autogp.experiments.call import code
 from autogp.experiments.record import read_json, write_json
 from autogp.experiments.run import data_part, execute, hold_out
 from autogp.experiments.tables import make_tables, shown
@@ -103,7 +104,7 @@ def _with_data(
     """Each run with its rows; those of one data set follow each other, and it is read once."""
     absent: dict[str, FileNotFoundError] = {}  # by their messages: two sets may want the same file
     at_hand = False
-    for (name, seed), group in groupby(runs, key=lambda run: (run.data, run.seed)):
+    for (name, seed, _), group in groupby(runs, key=lambda run: (run.data, run.seed, code(run.loader))):
         same = list(group)
         try:
             rows = same[0].load(folder, download)

@@ -102,7 +102,7 @@ def _train(
     run: Run, data: Dataset, time_budget: float | None, folder: Path | None, verbose: bool | str
 ) -> dict[str, Any]:
     """The parts of a record that are about our own training."""
-    started = time.monotonic()
+    started, processor = time.monotonic(), time.process_time()
     by_time = run.experiment.curve == "time"
     pace, curve = Pace(), Curve(data, folder, by_time) if run.experiment.curve else None
     callbacks = [pace.stop, *([] if curve is None else [curve]), pace.start]
@@ -128,6 +128,7 @@ def _train(
             "training": rows[-1]["seconds"],  # of all sittings, if it was resumed
             "update": pace.median(),
             "scoring": time.monotonic() - fitted,
+            "processor": time.process_time() - processor,  # for all of this, of this sitting
         },
         "epochs": len(rows),
         "best_epoch": estimator.best_epoch_,
@@ -163,10 +164,14 @@ class Pace:
 
 
 class Curve:
-    """The scores after each epoch, or as time goes on; kept beside the checkpoints, so that a resumed run has all."""
+    """The scores after each epoch, or as time goes on; kept beside the checkpoints, so that a resumed run has all.
+
+    Time counts from here, so that features and everything else before the first step are part of it.
+    """
 
     def __init__(self, data: Dataset, folder: Path | None, by_time: bool = False):
         self.by_time = by_time
+        self.created, self.before = time.monotonic(), 0.0  # seconds before the first step
         self.x, self.y = torch.from_numpy(np.require(data.x_test, requirements=["C", "W"])), data.y_test
         self.scaler = None
         if data.y_train.dtype.kind == "f":
@@ -176,9 +181,11 @@ class Curve:
 
     def __call__(self, progress: Progress) -> None:
         epoch = progress.epoch if self.by_time else round(progress.epoch)
+        self.before = self.before or time.monotonic() - self.created
+        seconds = self.before + progress.seconds
         self.points = [point for point in self.points if point["epoch"] < progress.epoch]  # later ones come again
         last = self.points[-1]["seconds"] if self.points else 0.0
-        due = progress.seconds >= max(FIRST_POINT, LATER_POINTS * last) or progress.step == progress.total_steps
+        due = seconds >= max(FIRST_POINT, LATER_POINTS * last) or progress.step == progress.total_steps
         if not (due if self.by_time else progress.epoch_end):
             return
         try:
@@ -189,6 +196,6 @@ class Curve:
             found = class_scores(self.y, mean)
         else:
             found = number_scores(self.y, self.scaler.inverse_mean(mean))
-        self.points.append({"epoch": epoch, "seconds": progress.seconds, **found})
+        self.points.append({"epoch": epoch, "seconds": seconds, **found})
         if self.path is not None:
             write_json(self.path, plain(self.points))

@@ -22,6 +22,9 @@ class FeatureMap(nn.Module):
 
     allows_missing: bool = False  # whether rows may hold NaN, which means that a value is missing
     elementwise: bool = False  # cheap, and no narrower than the rows: applied batch by batch rather than kept
+    light: bool = (
+        False  # takes less time than a training step: applied batch by batch where memory cannot keep its result
+    )
     any_dtype: bool = False  # whether rows reach it as they are, not in the precision of its parameters
     from_targets: bool = False  # whether `fit` learns from the targets, so that rows of training need `CrossFitted`
     image_shape: Sequence[int] | None = None  # of the images that rows are, where they are images

@@ -30,6 +30,7 @@ class PrincipalComponents(Transformer):
     """
 
     scaled_outputs = True
+    light = True
     learnt = ("mean", "directions")
     mean: Tensor | None  # [D]
     directions: Tensor | None  # V, [D, num_components]
