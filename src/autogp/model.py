@@ -16,10 +16,9 @@ from autogp.linalg import (
     row_blocks,
     safe_cholesky,
     safe_factor_and_inverse,
-    solve,
     whiten,
 )
-from autogp.moments import HeldMoments, Moments
+from autogp.moments import Moments
 from autogp.posteriors import Posterior, Variational
 
 __all__ = ["Joint", "Marginals", "Predictor", "Prepared", "SparseGP", "apply_map", "condition"]
@@ -160,10 +159,8 @@ class SparseGP(nn.Module):
     def marginals(self, phi: Tensor, prepared: Prepared) -> Marginals:
         """q(f) at inputs of the kernel phi [B, D]."""
         moments = prepared.moments
-        if not isinstance(moments, HeldMoments):
-            return condition(*self.basis(phi, prepared), moments)
-        weights, norms = solve(prepared.gram, prepared.inverse, self.cross(phi))  # W = Kzz^-1 Kzx, |L^-1 Kzx|^2
-        return _marginals(moments.log_weights, moments.project_weights(weights), norms, self.kernel.diag(phi))
+        projected, norms = moments.project_cross(prepared.gram, prepared.inverse, self.cross(phi))
+        return _marginals(moments.log_weights, projected, norms, self.kernel.diag(phi))
 
     def predictor(self, q: Variational | None = None) -> "Predictor":
         """The model as it is now, with its M x M work done, for any number of rows."""
@@ -228,9 +225,7 @@ class Predictor:
     @torch.no_grad()
     def __init__(self, model: SparseGP, q: Variational | None = None):
         prepared = model.prepare(q)
-        moments, inverse = prepared.moments, prepared.inverse  # q(v) and L^-1 [G, M, M]
-        if isinstance(moments, HeldMoments):
-            moments = moments.whitened()
+        moments, inverse = prepared.moments.whitened(), prepared.inverse  # q(v) and L^-1 [G, M, M]
         self._log_weights = moments.log_weights.to(model.dtype)
         self._shape = moments.mean.shape[:2]  # K, Q
         roots, means = (_grouped(part, len(inverse)) for part in (moments.upper_root().mT, moments.mean))

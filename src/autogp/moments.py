@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from autogp.linalg import expected_log_normal, safe_cholesky
+from autogp.linalg import expected_log_normal, safe_cholesky, solve, whiten
 
 __all__ = [
     "DenseMoments",
@@ -42,6 +42,15 @@ class Moments(ABC):
     @abstractmethod
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         """A' mean and diag(A' S A), both [K, Q, B], for a basis A [G, M, B] with G = 1 or Q."""
+
+    def project_cross(self, gram: Tensor, inverse: Tensor, cross: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """The same for A = L^-1 Kzx from Kzz, L^-1 and Kzx, and the squared norms |A|^2 [G, B]."""
+        basis = whiten(gram, inverse, cross)
+        return self.project(basis), basis.square().sum(-2)
+
+    def whitened(self) -> "Moments":
+        """The same q by moments of v."""
+        return self
 
     def kl(self) -> Tensor:
         """KL(q || N(0, I)): exact for one component, else an upper bound by pairs of components.
@@ -186,7 +195,7 @@ class HeldMoments(DenseMoments):
         return self.prior_inverse @ self.dense @ self.prior_inverse.mT
 
     def whitened(self) -> DenseMoments:
-        """The same q as moments of v: L^-1 m_u and L^-1 S_u L^-T."""
+        """L^-1 m_u and L^-1 S_u L^-T."""
         mean = (self.prior_inverse @ self.mean[..., None]).squeeze(-1)
         log_det = self.log_det + log_determinant(self.prior_inverse)
         return DenseMoments(self.log_weights, mean, log_det, self.covariance())
@@ -197,6 +206,10 @@ class HeldMoments(DenseMoments):
     def project_weights(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """The same from W = L^-T A = Kzz^-1 Kzx, with which the way back needs no products of M x M matrices."""
         return super().project(weights)
+
+    def project_cross(self, gram: Tensor, inverse: Tensor, cross: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        weights, norms = solve(gram, inverse, cross)  # W, and diag(Kxz W) = |A|^2
+        return self.project_weights(weights), norms
 
     def log_prior(self, gram: Tensor) -> Tensor:
         """E_q[log p(u)], exact for mixtures too: all of -KL(q || p) that kernel and inducing inputs can change."""

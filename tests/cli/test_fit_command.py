@@ -148,7 +148,7 @@ def test_interrupted_training_resumes_to_the_same_model(
     with monkeypatch.context() as patch:
         patch.setattr("autogp.training.progress.progress_display", lambda verbose: Interruption(number))
         result = run(*settings, "-o", out, code=code)
-    saved = f"saved in {folder / 'elbo' / '0'}, go on with the same command and --resume"
+    saved = f"saved in {folder}, go on with the same command and --resume"
     assert result.stderr == f"stopped by {number.name} after step 10; {saved}\n"
     assert folder.is_dir()
     assert not out.exists()

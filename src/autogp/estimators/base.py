@@ -54,7 +54,7 @@ from autogp.training import (
 from autogp.training.distributed import processes
 from autogp.training.expression import terms_of
 from autogp.training.feed import Feed, device_named
-from autogp.training.progress import RowsDone, showing
+from autogp.training.progress import RowsDone, checkpoints_in, showing
 from autogp.training.threads import threads_for
 
 __all__ = ["GPEstimator"]
@@ -266,7 +266,8 @@ class GPEstimator(BaseEstimator):
             callbacks = [_after(before, callback) for callback in callbacks]
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         self.model_ = model = self._start_model(rows, features, likelihood, seed, by_class=strata is not None)
-        with threads_for(model, count):
+        folder = None if self.checkpoint is None else Path(self.checkpoint)
+        with threads_for(model, count), checkpoints_in(folder):
             self._train(model, rows, weights, validation, strata, seed, callbacks)
             if self._gaps.flagged.any() and not self._is_trial:
                 self._train_beside_gaps(model, rows, weights, validation, seed, callbacks)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,6 +27,7 @@ __all__ = [
     "ProgressBar",
     "RowsDone",
     "TrainingInterruptedError",
+    "checkpoints_in",
     "showing",
 ]
 
@@ -154,6 +156,19 @@ class TrainingInterruptedError(SystemExit, KeyboardInterrupt):
         self.code = self.exit_code = exit_code
 
 
+_known_as: ContextVar[Path | None] = ContextVar("known_as", default=None)
+
+
+@contextmanager
+def checkpoints_in(folder: Path | None) -> Iterator[None]:
+    """Runs within keep their checkpoints in folders inside this one, which is the one that a user knows."""
+    token = _known_as.set(folder)
+    try:
+        yield
+    finally:
+        _known_as.reset(token)
+
+
 class Interrupts:
     """Within the `with` block SIGINT and SIGTERM are noted instead of obeyed; a second one is obeyed at once."""
 
@@ -173,6 +188,7 @@ class Interrupts:
         self._previous.clear()
 
     def error(self, where: str, folder: Path | None, received: int) -> TrainingInterruptedError:
+        folder = None if folder is None else _known_as.get() or folder
         saved = "saved by process 0" if folder is None else f"saved in {folder}, resume from there"
         message = f"stopped by {signal.Signals(received).name} {where}; {saved}"
         logger.warning(message)  # Python ends without a word

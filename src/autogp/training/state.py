@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from autogp.model import SparseGP
-from autogp.moments import HeldMoments
 from autogp.posteriors import Held, Natural, Unwhitened, Variational
 from autogp.training.checkpoint import Checkpoint
 from autogp.training.optimisers import Adam, Optimiser, RMSProp
@@ -156,9 +155,7 @@ class RunState:
 
     @torch.no_grad()
     def _whitened(self, held: Held) -> tuple[Tensor, Tensor]:
-        moments = self.model.prepare(held).moments
-        assert isinstance(moments, HeldMoments)
-        whitened = moments.whitened()
+        whitened = self.model.prepare(held).moments.whitened()
         return whitened.mean, whitened.covariance()
 
     # -- states kept aside ----------------------------------------------------------------------------------------
