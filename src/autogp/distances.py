@@ -12,6 +12,7 @@ from autogp.linalg import row_blocks
 __all__ = ["squared_distance"]
 
 CHUNK_NUMBERS = 2**22  # of the differences between close pairs that are in memory at a time
+FEW_COLUMNS = 32  # up to here products in float64 cost a CPU less than the search for close pairs of float32
 
 
 def squared_distance(x: Tensor, z: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -84,6 +85,10 @@ class _Distance(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, z: Tensor, scale: Tensor) -> Tensor:
+        own = x, z, scale
+        dtype, widened = x.dtype, x.dtype == torch.float32 and x.shape[-1] <= FEW_COLUMNS and x.device.type == "cpu"
+        if widened:
+            x, z, scale = (part.double() for part in own)
         metric = scale.square()
         centre = _centre(x if len(x) == 1 and x.shape[-2] < z.shape[-2] else z)  # of the fewer rows
         v = z - centre
@@ -96,9 +101,9 @@ class _Distance(torch.autograd.Function):
             torch.mul(u, -2 * _of(metric, g), out=block)
             torch.sum(u.mul_(block), -1, keepdim=True, out=u_square[g]).mul_(-0.5)
         distance = _product(scaled, v.mT).add_(u_square).add_(v_square)
-        ctx.equal, ctx.wide = _mend_close(distance, x, z, scale, u_square, v_square)
-        ctx.save_for_backward(x, z, scale, v, squares, centre)
-        return distance
+        ctx.equal, ctx.wide = _mend_close(distance, x, z, scale, u_square, v_square, torch.finfo(dtype).eps)
+        ctx.save_for_backward(*own, *(part.to(dtype) for part in (v, squares, centre)))
+        return distance.to(dtype)
 
     @staticmethod
     @once_differentiable
@@ -146,29 +151,47 @@ def _centre(x: Tensor) -> Tensor:
 
 
 def _mend_close(
-    distance: Tensor, x: Tensor, z: Tensor, scale: Tensor, x_square: Tensor, z_square: Tensor
+    distance: Tensor,
+    x: Tensor,
+    z: Tensor,
+    scale: Tensor,
+    x_square: Tensor,
+    z_square: Tensor,
+    gradient_eps: float | None = None,
 ) -> tuple[Tensor | None, bool]:
     """Puts what the differences say for pairs so close that half of the digits cancelled.
 
     Close, or NaN: where squares overflow, infinity less infinity, the differences know better. Gives which pairs are
-    equal, if any was close, and whether the rounding of squares would lose gradients: over hundreds of lengthscales.
+    equal, if any is, and whether the rounding of squares would lose gradients: over hundreds of lengthscales.
     """
     if not distance.numel():
         return None, False
     extremes = torch.stack([distance.amin(), x_square.amax(), z_square.amax()])
     nearest, *largest = extremes.tolist()  # waits for the device, once
     eps = torch.finfo(distance.dtype).eps
-    wide, threshold = not eps * sum(largest) <= 1e-3, math.sqrt(eps)
+    wide, threshold = not (gradient_eps or eps) * sum(largest) <= 1e-3, math.sqrt(eps)
     if nearest >= threshold * sum(largest):
         return None, wide
-    close = ~(distance >= threshold * (x_square + z_square))
-    for pairs in close.nonzero().split(max(1, CHUNK_NUMBERS // x.shape[-1])):
+    equal = []
+    candidates = ~(distance >= threshold * (x_square + largest[1]))  # one pass; few of them are close for their size
+    for pairs in candidates.nonzero().split(max(1, CHUNK_NUMBERS // x.shape[-1])):
+        *batch, row, column = pairs.unbind(-1)
+        sizes = (
+            x_square.expand_as(distance)[(*batch, row, column)] + z_square.expand_as(distance)[(*batch, row, column)]
+        )
+        pairs = pairs[~(distance[(*batch, row, column)] >= threshold * sizes)]
         *batch, row, column = pairs.unbind(-1)
         x_rows = x.expand(*distance.shape[:-1], -1)[(*batch, row)]
         z_rows = z.expand(*distance.mT.shape[:-1], -1)[(*batch, column)]
         scales = scale.expand(*distance.shape[:-2], 1, scale.shape[-1])[(*batch,)].squeeze(-2)
-        distance[(*batch, row, column)] = ((x_rows - z_rows) * scales).square().sum(-1)
-    return distance == 0, wide
+        exact = ((x_rows - z_rows) * scales).square().sum(-1)
+        distance[(*batch, row, column)] = exact
+        equal.append(pairs[exact == 0])
+    if not sum(map(len, equal)):
+        return None, wide
+    mask = torch.zeros_like(distance, dtype=torch.bool)
+    mask[torch.cat(equal).unbind(-1)] = True
+    return mask, wide
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

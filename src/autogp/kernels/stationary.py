@@ -130,17 +130,18 @@ class _Matern(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, squared: Tensor, p: int) -> Tensor:
-        s = (p * squared).sqrt().clamp_max_(1e4)  # exp(-s) is 0 long before; s^2 must not be infinite
-        decay = torch.exp(-s)
+        s = (p * squared).sqrt_().clamp_max_(1e4)  # exp(-s) is 0 long before; s^2 must not be infinite
+        decay = torch.neg(s).exp_()
         if p == 1:  # the cusp has no derivative: 0 serves, the mean of both sides
             slope = torch.where(s > 0, -0.5 * decay / s.clamp_min(math.sqrt(torch.finfo(s.dtype).tiny)), 0.0)
             value = decay
         elif p == 3:
             slope = -1.5 * decay
-            value = (1 + s) * decay
-        else:
-            slope = -5 / 6 * (1 + s) * decay
-            value = (1 + s + s.square() / 3) * decay
+            value = (1 + s).mul_(decay)
+        else:  # as few passes over the matrix as it takes
+            rise = 1 + s
+            value = torch.addcmul(rise, s, s, value=1 / 3).mul_(decay)
+            slope = rise.mul_(decay).mul_(-5 / 6)
         ctx.save_for_backward(slope)
         return value
 

@@ -76,6 +76,11 @@ class Likelihood(nn.Module):
     finite_loo: bool = False  # E_q[1 / p(y | f)] is finite for every Gaussian q
 
     @property
+    def shared_noise(self) -> Tensor | None:
+        """The variance [P] of Gaussian noise that is the same for all rows, where y = f + noise."""
+        return None
+
+    @property
     def start_values(self) -> list[float] | None:
         """Where the latent functions start, [Q], if not at 0."""
         return None

@@ -32,6 +32,10 @@ class Gaussian(Elementwise):
     def variance(self) -> Tensor:  # [P]
         return self.log_variance.exp()
 
+    @property
+    def shared_noise(self) -> Tensor:
+        return self.variance
+
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
         return _log_normal(y, f, self.variance.to(f.dtype))
 

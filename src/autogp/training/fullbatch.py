@@ -24,6 +24,7 @@ from autogp.model import Prepared, SparseGP
 from autogp.objectives import log_leave_one_out
 from autogp.posteriors import Natural
 from autogp.training.checkpoint import Checkpoint, Checkpoints
+from autogp.training.collapsed import Collapsed, pull
 from autogp.training.distributed import ALONE, Processes, processes
 from autogp.training.feed import Feed, device_named, divided, validation_score
 from autogp.training.identity import data_identity, settings_identity
@@ -43,7 +44,8 @@ CORRECTIONS = 20  # pairs of steps and gradients that L-BFGS remembers
 PATIENCE = 10  # iterations without a better score
 WINDOW, SETTLED = 6, 5e-4  # iterations, and the nats a row that they must gain together to go on,
 LEAST_NATS = 0.1  # or in all: evidence of less than that is none
-FIRST_STEP = 0.1  # of all parameters together, where L-BFGS knows no curvature yet
+# Units in which L-BFGS takes all parameters for alike, as long as it knows no curvature: its first step has length 1.
+FIRST_STEP, INDUCING_STEP = 0.1, 0.3  # one inducing input matters less than a hyper-parameter
 # Nats a row that q may be away from its optimum: at first, at last, and as a share of what an evaluation has gained.
 Q_ROUGH, Q_SETTLED, Q_SHARE = 1e-4, 1e-6, 0.02
 REFUSED = 3.0  # nats a row above the start of a line search: the loss where there is none; it comes back from there
@@ -137,7 +139,7 @@ class Profile:
                 slope = torch.baddbmm(vector[..., None] * rows.alpha[:, None], matrix, weighted)
             outputs += [block.cross, block.prior_variance]
             slopes += [slope, rows.beta.sum(0, keepdim=True) if shared else rows.beta]
-            found = _pull(outputs, slopes, parameters)
+            found = pull(outputs, slopes, parameters)
             for gradient, parameter, each in zip(gradients, parameters, found, strict=True):
                 gradient.add_(each)
                 if parameter in rows.gradients:
@@ -257,13 +259,18 @@ class _Run:
         self.model, self.settings, self.feed, self.validation = model, settings, feed, validation
         self.among = among
         self.whole = whole  # the model with the feature maps that are frozen
-        self.profile = Profile(model, source, feed, among)
+        suits = among.gather(lambda: Collapsed.suits(model, source))
+        self.profile = (Collapsed if all(suits) else Profile)(model, source, feed, among)
         parameters = self.profile.parameters
         self.start = np.concatenate(
             [np.zeros(0), *(each.detach().cpu().numpy().ravel() for each in parameters.values())]
         )
         self.logarithms = np.array(
             [".log_" in name for name, each in parameters.items() for _ in range(each.numel())], bool
+        )
+        far = {"inducing_inputs": INDUCING_STEP}
+        self.units = np.array(
+            [far.get(name, FIRST_STEP) for name, each in parameters.items() for _ in range(each.numel())], float
         )
         self.history, self.best, self.settled = History(), {}, False
         self.seconds = 0.0
@@ -293,7 +300,7 @@ class _Run:
     def _minimise(self) -> None:
         history = self.history
         options = {"maxiter": self.max_iterations, "maxcor": CORRECTIONS, "ftol": 0.0, "gtol": 0.0}
-        place, before = self.start / FIRST_STEP, math.inf
+        place, before = self.start / self.units, math.inf
         while self.profile.parameters and not history.stopped:
             found = minimize(
                 self._loss, place, jac=True, method="L-BFGS-B", callback=self._end_iteration, options=options
@@ -318,7 +325,7 @@ class _Run:
 
     def _loss(self, place: np.ndarray) -> tuple[float, np.ndarray]:
         """Minus the ELBO, nats a row, and its gradient, by the parameters in units of the first step."""
-        vector = FIRST_STEP * place
+        vector = self.units * place
         self.told += 1
         if self.told > len(self.losses):
             value, gradient = self._evaluate(vector)
@@ -327,7 +334,7 @@ class _Run:
         elif self.told == len(self.losses):  # resumed: from here on it goes on
             self._put(vector)
         self.last = vector.copy()
-        return self.losses[self.told - 1], FIRST_STEP * self.gradients[self.told - 1]
+        return self.losses[self.told - 1], self.units * self.gradients[self.told - 1]
 
     def _put(self, vector: np.ndarray) -> None:
         parameters = list(self.profile.parameters.values())
@@ -356,7 +363,7 @@ class _Run:
     def _end_iteration(self, intermediate_result: Any) -> None:
         self.iteration, self.reached = self.iteration + 1, intermediate_result.fun
         if self.iteration > len(self.history.rows):
-            self._record(FIRST_STEP * intermediate_result.x)
+            self._record(self.units * intermediate_result.x)
         if self.history.stopped:
             raise StopIteration  # L-BFGS takes it for the wish to stop
 
@@ -463,15 +470,6 @@ class _Run:
             skipped=0,
             predictor=lambda: self.whole.predictor(q),
         )
-
-
-def _pull(outputs: Sequence[Tensor], slopes: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The gradients of the sum of these outputs, weighted by their slopes."""
-    # Not by grad_outputs, which would import PyTorch's symbolic algebra
-    parts = [(output * slope).sum() for output, slope in zip(outputs, slopes, strict=True) if output.requires_grad]
-    if not parts:
-        return [torch.zeros_like(each) for each in parameters]
-    return torch.autograd.grad(torch.stack(parts).sum(), parameters, allow_unused=True, materialize_grads=True)
 
 
 def _vector(tensors: Iterable[Tensor]) -> np.ndarray:
