@@ -127,7 +127,8 @@ def table(results: Path) -> str:
         ours = sorted((results / name).glob(f"{name}-*images*-seed*.json"))
         for path in ours:
             record = read_json(path) or {}
-            seconds = record["seconds"]["start"] + record["seconds"]["training"]
+            spent = record["seconds"]
+            seconds = spent.get("processor", spent["start"] + spent["training"])  # by the clock in older files
             method = f"autogp, preset {record['preset']}, seed {record['seed']}"
             lines.append(_line(name, method, record["scores"], seconds))
         for peer, each in ((read_json(results / "images" / f"peers-{name}.json") or {}).get("peers", {})).items():

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -112,6 +113,16 @@ def test_scores_of_a_regression_are_in_the_units_of_the_data(tiny: Experiment) -
     assert 0.7 < scores["rmse"] < 1.3
     assert 1.2 < scores["nlp"] < 1.8
     assert 0.008 < scores["smse"] < 0.04
+
+
+def test_a_record_has_seconds_of_the_processor_and_its_preset_may_leave_out_the_curve(tiny: Experiment) -> None:
+    plain = replace(tiny.presets["ours"], curve=False)
+    started = time.process_time()
+    runs = [each.runs("ours")[0] for each in (tiny, replace(tiny, presets={"ours": plain}))]
+    followed, quiet = (execute(run, waves()) for run in runs)
+    spent = time.process_time() - started
+    assert [len(followed["curve"]), quiet["curve"], quiet["curve_over"]] == [8, None, None]
+    assert 0.1 * spent < followed["seconds"]["processor"] + quiet["seconds"]["processor"] <= spent
 
 
 def test_scores_of_two_classes_are_those_of_the_class_that_was_right() -> None:

@@ -28,6 +28,7 @@ class Preset:
     samples: tuple[int | None, ...] = (None,)  # Monte Carlo samples to try; none: those of the settings
     by_kernel: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings that are a kernel's own
     loader: Loader | None = None  # of other rows than the experiment's
+    curve: bool = True  # whether test scores are followed, where the experiment does: features of images take too long
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ EXPERIMENT = Experiment(
             },
             inducing=(500,),
             objectives=("predictive",),
+            curve=False,
         ),
         "images, large": Preset(
             IMAGES
@@ -45,6 +46,7 @@ EXPERIMENT = Experiment(
             },
             inducing=(1000,),
             objectives=("predictive",),
+            curve=False,
         ),
         "paper": Preset(
             {

@@ -30,11 +30,13 @@ EXPERIMENT = Experiment(
             IMAGES | {"features": Convolutional((28, 28), num_components=300)},
             inducing=(200,),
             objectives=("predictive",),
+            curve=False,
         ),
         "images, large": Preset(
             IMAGES | {"features": Convolutional((28, 28), layers=[(128, 5, 2), (400, 3, 3)], num_components=300)},
             inducing=(300,),
             objectives=("predictive",),
+            curve=False,
         ),
         "paper": Preset(
             {

@@ -36,6 +36,7 @@ EXPERIMENT = Experiment(
             inducing=(200,),
             objectives=("elbo",),
             kernels=("rbf",),
+            curve=False,
         ),
         "paper": Preset(
             {

@@ -103,8 +103,8 @@ def _train(
 ) -> dict[str, Any]:
     """The parts of a record that are about our own training."""
     started, processor = time.monotonic(), time.process_time()
-    by_time = run.experiment.curve == "time"
-    pace, curve = Pace(), Curve(data, folder, by_time) if run.experiment.curve else None
+    by_time, followed = run.experiment.curve == "time", run.experiment.presets[run.preset_name].curve
+    pace, curve = Pace(), Curve(data, folder, by_time) if run.experiment.curve and followed else None
     callbacks = [pace.stop, *([] if curve is None else [curve]), pace.start]
     estimator = run.experiment.estimator(
         **run.arguments(time_budget), checkpoint=None if folder is None else str(folder), verbose=verbose
@@ -135,7 +135,7 @@ def _train(
         "stopped": estimator.stopped_,
         "history": _columns(rows),
         "curve": None if curve is None else curve.points,
-        "curve_over": run.experiment.curve or None,
+        "curve_over": None if curve is None else run.experiment.curve,
     }
 
 
