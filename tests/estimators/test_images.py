@@ -147,3 +147,24 @@ def test_chains_may_hold_patches() -> None:
     x, y = stripes()
     model = quick(features=Chain(Convolutional((10, 10), num_components=20))).fit(x, y)
     assert model.score(x, y) > 0.95
+
+
+@pytest.mark.parametrize("planes", [False, True])
+def test_squares_of_pixels_matter_where_the_label_is(planes: bool) -> None:
+    """Bars stand or lie in the upper left corner of one channel; elsewhere is noise."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(0, 0.3, (120, 24, 16, 3)), rng.integers(0, 2, 120)
+    x[y == 0, 2:8, 4:6, 1] += 4
+    x[y == 1, 4:6, 2:8, 1] += 4
+    x = np.ascontiguousarray(np.moveaxis(x, 3, 1)) if planes else x
+    shape = (3, 24, 16) if planes else (24, 16, 3)
+    features = Convolutional(shape, layers=[(16, 3, 3)], num_components=20, ridge=None)
+    model = GPClassifier(20, features=features, max_epochs=10, random_state=0).fit(x.reshape(120, -1), y)
+    shares = model.feature_importances_
+    assert shares.sum() == pytest.approx(1)
+    maps = shares.reshape(shape)
+    maps = np.moveaxis(maps, 0, 2) if planes else maps
+    assert (maps == maps[..., :1]).all()  # the channels of a pixel are exchanged together,
+    squares = maps[..., 0].reshape(8, 3, 16, 1)[:, :, :15].reshape(8, 3, 5, 3)
+    assert (squares == squares[:, :1, :, :1]).all()  # and so are the pixels of a square
+    assert maps[:9, :9].sum() > 0.8

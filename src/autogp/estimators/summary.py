@@ -8,6 +8,8 @@ import torch
 from sklearn.base import is_classifier
 
 from autogp.data import ArraySource
+from autogp.data.deformed import has_planes
+from autogp.features.base import as_map
 from autogp.training.grow import LEAST_GAIN
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ __all__ = ["describe", "described_facts", "importances", "label_names"]
 
 MOST_COLUMNS = 8  # named in a summary
 SMALL_SHARE = 0.03  # such as a pixel's of an image
+SQUARES = 8  # of the pixels of an image, down and across
 MOST_SHIFTS, SHIFTED_NUMBERS = 8, 2**15  # rows moved against each other, so many times for few columns
 
 
@@ -24,23 +27,36 @@ def importances(estimator: "GPEstimator") -> np.ndarray:
     """Share of each column of X in what predictions vary by: its total Sobol' index, estimated as by Jansen (1999).
 
     T_j = E[(m(x) - m(x'))^2] / 2, with m the expected targets (or probabilities of classes), x a row of training, and
-    x' the same row with the value of column j from another one.
+    x' the same row with the value of column j from another one. A map of patches hardly sees a single pixel: for it
+    squares of pixels are exchanged, eight down and across, and a pixel has its part of the square's share.
     """
     x = estimator._gaps.reference  # [R, C], without gaps
     count, width = x.shape
     shifts = np.unique(np.linspace(1, count - 1, max(1, min(MOST_SHIFTS, SHIFTED_NUMBERS // x.size))).astype(int))
     base, found = _expected(estimator, x), np.zeros(width)
-    for column in range(width):
+    for columns in _exchanged(estimator, width):
         for shift in shifts[shifts > 0]:
             moved = x.copy()
-            moved[:, column] = np.roll(x[:, column], shift)
-            if (moved[:, column] != x[:, column]).any():
-                found[column] += np.square(_expected(estimator, moved) - base).mean()
+            moved[:, columns] = np.roll(x[:, columns], shift, 0)
+            if (moved != x).any():
+                found[columns] += np.square(_expected(estimator, moved) - base).mean() / len(columns)
     encoder = estimator.encoder_
     columns = range(width) if encoder is None else [encoder.inputs.index(name) for name in encoder.used]
     total = np.zeros(estimator.n_features_in_)
     total[list(columns)] = found
     return total / total.sum() if total.any() else np.full(len(total), 1 / len(total))
+
+
+def _exchanged(estimator: "GPEstimator", width: int) -> list[np.ndarray]:
+    """Columns whose values are exchanged together: each alone, or pixels of squares with all their channels."""
+    features, shape = estimator.model_.features, estimator.image_shape_
+    if shape is None or features is None or as_map(features).patterns() is None:
+        return list(np.arange(width)[:, None])
+    places = np.indices(shape).reshape(len(shape), -1)
+    down, across = places[1:] if has_planes(shape) else places[:2]
+    side = math.ceil((max(down.max(), across.max()) + 1) / SQUARES)
+    square = down // side * SQUARES + across // side
+    return [np.flatnonzero(square == number) for number in np.unique(square)]
 
 
 def _expected(estimator: "GPEstimator", x: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ EXPERIMENT = Experiment(
             curve=False,
         ),
         "images, large": Preset(
-            IMAGES | {"features": Convolutional((28, 28), layers=[(128, 5, 2), (400, 3, 3)], num_components=300)},
+            IMAGES | {"features": Convolutional((28, 28), layers=[(128, 5, 3), (400, 3, 2)], num_components=300)},
             inducing=(300,),
             objectives=("predictive",),
             curve=False,
