@@ -66,7 +66,7 @@ def test_columns_are_named_after_what_they_say() -> None:
         [40, 0, 0, 0, 1, 1, 0, 0, 1],
     ]
     assert encoder.notes == [
-        "'age' has 1 missing values, taken as the mean 30",
+        "'age' has 1 missing value, taken as the mean 30",
         "'port' is text with 2 categories, and 1 missing",
         "'name' is text with 2 categories, and 1 missing",
         "'empty' is left out: it has no values",
@@ -148,14 +148,14 @@ def test_text_like_names_is_left_out() -> None:
     table = pa.table(
         {
             "name": [f"person {number}" for number in range(300)],
-            "code": [f"code {number % 60}" for number in range(300)],
+            "code": [f"code {number % 120}" for number in range(300)],
             "few": ["a", "b"] * 150,
         }
     )
     encoder = TableEncoder.fit(table.to_batches(max_chunksize=9))
     assert columns(encoder) == ["code 1", "code 2", "code 3", "few=a", "few=b"]
     assert encoder.ignored["name"] == "it is text with 300 different values in 300 rows"
-    assert encoder.notes[1] == "'code' is text with 60 categories, each placed by the targets of its rows"
+    assert encoder.notes[1] == "'code' is text with 120 categories, each placed by the targets of its rows"
     encoder = TableEncoder.fit([table.slice(0, 20)])
     assert encoder.ignored["name"] == "it is text with 20 different values in 20 rows"
     with pytest.raises(ValueError, match="no column is of use as an input: 'name' is left out: it is text"):

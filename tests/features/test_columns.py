@@ -3,14 +3,17 @@
 import doctest
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autogp import GPRegressor, load_model
 from autogp.data import TableEncoder
 from autogp.features import Categories, Columns, FeatureMap, Numbers, columns
 from autogp.persistence import load, save
@@ -136,3 +139,20 @@ def test_other_widths_and_incomplete_descriptions_are_refused() -> None:
             Numbers(["age"], means, missing)
     with pytest.raises(ValueError, match="longer"):
         Categories(["port"], [["Bari"], ["Cork"]], [False])
+
+
+def test_columns_of_more_than_ten_categories_share_scale_and_lengthscale(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    effects, code = random.normal(size=80), random.integers(80, size=1500)
+    frame = pd.DataFrame({"x": random.normal(size=1500), "c": [f"c{each}" for each in code], "few": ["a", "b"] * 750})
+    y = effects[code] + frame["x"].to_numpy() + 0.3 * random.normal(size=1500)
+    model = GPRegressor(likelihood="gaussian", random_state=0, verbose=False).fit(frame[:1000], y[:1000])
+    kernel: Any = model.model_.kernel
+    assert kernel.shared == [0, *[1] * 80, 2, 3]
+    scaling: Any = model.model_.features.maps[1]  # pyright: ignore
+    share = np.bincount(code[:1000], minlength=80) / 1000
+    np.testing.assert_allclose(scaling.scale[1:81], np.sqrt(1 - np.sum(share**2)))
+    error = np.sqrt(np.mean((model.predict(frame[1000:]) - y[1000:]) ** 2))
+    assert error < 0.34  # 0.3 is noise; 0.36 where categories are placed by their means
+    model.save(tmp_path / "model.autogp")
+    np.testing.assert_array_equal(load_model(tmp_path / "model.autogp").predict(frame), model.predict(frame))

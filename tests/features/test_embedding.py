@@ -62,8 +62,8 @@ def test_sizes_are_checked(sizes: list[int]) -> None:
 @pytest.mark.filterwarnings("ignore:column")
 def test_estimators_learn_from_a_column_of_many_categories(tmp_path) -> None:
     random = np.random.default_rng(2)
-    effects = random.normal(size=200)
-    code = random.integers(200, size=3000)
+    effects = random.normal(size=300)
+    code = random.integers(300, size=3000)
     X = pd.DataFrame({"x": random.normal(size=3000), "c": [f"c{each}" for each in code]})
     y = effects[code] + X["x"].to_numpy() + 0.3 * random.normal(size=3000)
     model = GPRegressor(n_inducing=50, max_epochs=20, random_state=0, verbose=False).fit(X[:2000], y[:2000])

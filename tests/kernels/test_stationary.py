@@ -152,3 +152,17 @@ def test_gradients_of_float32_hold_over_many_lengthscales(kernel_class, width):
         gradients.append(torch.autograd.grad(loss, [kernel.log_lengthscale, inducing]))
     for rounded, exact in zip(*gradients, strict=True):
         assert (rounded - exact).norm() < 5e-3 * exact.norm()
+
+
+@each_class
+def test_inputs_that_share_a_lengthscale_have_it_each(kernel_class):
+    x, z = (torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows), dtype=torch.float64) for rows in (5, 3))
+    shared = kernel_class(lengthscale=[0.5, 2.0], variance=1.5, shared=[0, 1, 1, 0])
+    plain = kernel_class(lengthscale=[0.5, 2.0, 2.0, 0.5], variance=1.5)
+    assert torch.equal(shared.gram(x, z), plain.gram(x, z))
+    (slope,) = torch.autograd.grad(shared.gram(x, z).sum(), shared.log_lengthscale)
+    (each,) = torch.autograd.grad(plain.gram(x, z).sum(), plain.log_lengthscale)
+    assert torch.allclose(slope, torch.stack([each[:, [0, 3]].sum(1), each[:, [1, 2]].sum(1)], 1))
+    for wrong in ([0, 0], [0, 2], [0, -1]):
+        with pytest.raises(ValueError, match="shared must have for each input"):
+            kernel_class(lengthscale=[0.5, 2.0], shared=wrong)

@@ -8,12 +8,15 @@ import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from learnable import Problem
 from rich.console import Console
 
+from autogp import GPRegressor
 from autogp.training import PlainLines, Progress, ProgressBar, Settings, train
 from autogp.training import progress as callbacks
 from autogp.training.progress import Interrupts, progress_display
@@ -26,9 +29,12 @@ PROGRESS = Progress(
     objective="elbo",
     value=-0.51234,
     score=-0.41234,
+    nlp=0.71234,
     rows_per_second=12345.6,
     seconds=70.0,
     seconds_left=163.4,
+    gain=math.nan,
+    least_gain=math.nan,
     skipped=0,
     predictor=Mock(),
 )
@@ -47,13 +53,48 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_line_has_objective_score_speed_and_time_left():
-    assert PROGRESS.line() == "epoch 3.0, elbo -0.5123, score -0.4123, 12,346 rows/s, 2 min 43 s left"
+def test_line_has_nlp_speed_and_time_left():
+    assert PROGRESS.line() == "epoch 3.0, nlp 0.7123, 12,346 rows/s, 2 min 43 s left"
+
+
+def test_line_of_a_run_without_a_known_end_tells_what_ends_it():
+    line = replace(PROGRESS, seconds_left=math.nan, gain=0.0123, least_gain=5e-4).line()
+    assert line == "epoch 3.0, nlp 0.7123, 12,346 rows/s, gains 0.012, ends below 0.0005"
+
+
+def test_share_goes_by_time_or_by_the_gain_that_is_left():
+    assert PROGRESS.share == pytest.approx(70 / 233.4)
+    converging = replace(PROGRESS, seconds_left=math.nan, gain=0.1, least_gain=1e-3)
+    assert converging.share == pytest.approx(1 / 3)
+    assert [replace(converging, gain=gain).share for gain in (5.0, -0.1, math.nan)] == [0.0, 1.0, 0.0]
+
+
+def test_nlp_is_in_the_units_of_the_targets():
+    x = np.linspace(0, 6, 80)[:, None]
+    y = 1000 * np.sin(x[:, 0]) + 100 * np.random.default_rng(0).normal(size=80)
+    seen = []
+    model = GPRegressor(20, likelihood="gaussian", random_state=0, verbose=False).fit(x, y, callbacks=[seen.append])
+    assert seen[-1].nlp == pytest.approx(np.log(y.std()) - model.history_[-1]["score"])
+    assert math.isnan(seen[-1].seconds_left)
+    assert seen[-1].gain < seen[-1].least_gain
+
+
+def test_a_notebook_has_one_line_that_is_written_over(monkeypatch):
+    clock = Clock(monkeypatch)
+    Notebook = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
+    stream = Notebook()
+    monkeypatch.setattr(sys, "stderr", stream)
+    display: Any = progress_display("auto")
+    for second in range(4):
+        clock.now += 1.0
+        display(replace(PROGRESS, seconds=float(second)))
+    display.close()
+    assert stream.getvalue() == 2 * f"\rtraining: {PROGRESS.line()}" + "\n"
 
 
 def test_line_leaves_out_a_score_that_is_not_there_and_counts_skipped_steps():
-    line = replace(PROGRESS, score=math.nan, skipped=2).line()
-    assert "score" not in line
+    line = replace(PROGRESS, nlp=math.nan, skipped=2).line()
+    assert "nlp" not in line
     assert line.endswith(", 2 steps skipped")
 
 
@@ -87,7 +128,7 @@ def test_plain_lines_of_a_run_tell_its_state(monkeypatch):
     lines = stream.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines] == [f"training: epoch {epoch}" for epoch in (0.8, 1.5, 2.2, 3.0)]
     for line in lines[1:]:
-        for part in ("elbo -", "score -", " rows/s", " left"):
+        for part in ("nlp ", " rows/s", " left"):
             assert part in line
 
 
@@ -100,7 +141,7 @@ def test_bar_is_silent_below_its_delay_and_then_shows_the_line():
     bar(replace(PROGRESS, seconds=2.0))
     bar(PROGRESS)
     bar.close()
-    assert "elbo -0.5123" in stream.getvalue()
+    assert "nlp 0.7123" in stream.getvalue()
     assert "2 min 43 s left" in stream.getvalue()
     bar.close()  # closing twice does no harm
 

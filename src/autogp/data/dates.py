@@ -14,6 +14,7 @@ from autogp.data.written import CLOCKS, DAY, seconds_of
 __all__ = ["PERIODS", "Date", "DateFit"]
 
 PERIODS = {"year": 365.2425 * DAY, "week": 7 * DAY, "day": DAY}  # in seconds
+WHOLE_YEAR = 0.95  # from January to December is less than a year by a few days, at least
 MOST_DAYS = 100_000  # different ones that are counted
 
 
@@ -115,7 +116,7 @@ class DateFit:
             return CONSTANT
         span = self.high - self.low
         spanned = {
-            "year": span >= PERIODS["year"],
+            "year": span >= WHOLE_YEAR * PERIODS["year"],
             "week": span >= 2 * PERIODS["week"]
             and len(self.days) * PERIODS["week"] >= span,  # days come weekly or more
             "day": self.hours and (self.clock or span >= 2 * DAY),

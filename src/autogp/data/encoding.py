@@ -37,7 +37,9 @@ class Number:
             comma = " with decimal commas" if self.decimal == "," else ""
             found.append(f"holds numbers{comma}" + f" in {self.unit}" * bool(self.unit))
         if self.missing:
-            found.append(f"has {self.missing} missing values, taken as the mean {self.mean:.6g}")
+            found.append(
+                f"has {self.missing} missing value{'s' * (self.missing > 1)}, taken as the mean {self.mean:.6g}"
+            )
         return f"{self.name!r} {', and '.join(found)}" if found else ""
 
     @staticmethod

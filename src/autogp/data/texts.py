@@ -13,7 +13,9 @@ from autogp.data.columns import texts_of
 
 __all__ = ["CONSTANT", "MOST_CATEGORIES", "ManyTexts", "Text", "TextFit", "Unseen"]
 
-MOST_ONE_HOT = 50  # categories that have a column each
+SURE_ONE_HOT, MOST_ONE_HOT = 50, 250  # categories that have a column each: in any case, and at most
+ROWS_EACH = 3  # on average, from which a column each is better,
+AFFORDABLE = 1e8  # where there can be as many inducing inputs as categories, which takes rows * categories^2
 MOST_CATEGORIES = 100_000
 FEW_CATEGORIES = 10  # this many are never too many for the rows there are
 CONSTANT = "it has the same value in every row"
@@ -147,7 +149,8 @@ class TextFit:
             return f"it is text with more than {MOST_CATEGORIES:,} different values"
         if count > max(FEW_CATEGORIES, present / 2):
             return f"it is text with {count} different values in {present} rows"
-        kind = Text if count <= MOST_ONE_HOT else ManyTexts
+        each = count <= MOST_ONE_HOT and present >= ROWS_EACH * count and self.rows * count**2 <= AFFORDABLE
+        kind = Text if each or count <= SURE_ONE_HOT else ManyTexts
         return kind(self.name, sorted(self.categories), self.missing)
 
 

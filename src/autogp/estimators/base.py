@@ -337,7 +337,8 @@ class GPEstimator(BaseEstimator):
             if at_once:
                 return before, Chain(scaling), outputs, summary
             return None, Chain(*before.maps, scaling), rows, summary
-        maps.append(Scaling.from_summary(summary, self.scaling))  # pyright: ignore
+        joint = [] if encoding is None else encoding.joint
+        maps.append(Scaling.from_summary(summary, self.scaling, joint))  # pyright: ignore
         if own is not None:
             as_map(own).fit(Mapped(numbers, maps[-1]), seed=seed)
             maps.append(own)
@@ -546,8 +547,9 @@ class GPEstimator(BaseEstimator):
         else:
             name = self._kernel_name if self.kernel == "auto" else self.kernel
             variance = self._kernel_variance if start.variance is None else start.variance
-            columns = self._columns_of(features)
-            kernel = start_kernel(name, rows, features, groups, variance, seed, start.lengthscale, columns)
+            columns, first = self._columns_of(features), features.maps[0]
+            joint = first.joint if isinstance(first, Columns) and columns else ()  # unless other features mix them
+            kernel = start_kernel(name, rows, features, groups, variance, seed, start.lengthscale, columns, joint)
         by_class = by_class if start.by_class is None else by_class and start.by_class
         if self._all_at_once(len(rows), likelihood, self._settings(len(rows), likelihood, seed)):
             size = min(FEWEST_INDUCING, self._most_inducing(len(rows), likelihood))

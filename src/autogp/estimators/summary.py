@@ -91,7 +91,8 @@ def described_facts(estimator: "GPEstimator", importance: bool = True) -> list[t
 def _left_out(estimator: "GPEstimator") -> list[tuple[str, str]]:
     ignored = [] if estimator.encoder_ is None else list(estimator.encoder_.ignored)
     more = ", ..." if len(ignored) > MOST_COLUMNS else ""
-    return [("left out", ", ".join(ignored[:MOST_COLUMNS]) + more)] if ignored else []
+    shown = ", ".join(name or "a column without a name" for name in ignored[:MOST_COLUMNS])
+    return [("left out", shown + more)] if ignored else []
 
 
 def _data(estimator: "GPEstimator") -> str:

@@ -17,6 +17,7 @@ from autogp.features.embedding import CrossFitted, Embedding
 
 __all__ = ["Categories", "Columns", "Numbers"]
 
+FEW_CATEGORIES = 10  # of each of which the model learns how much it matters
 MISSING = -2  # stands for NaN among codes, which equals nothing; -1 is a category that training never saw
 
 
@@ -31,6 +32,7 @@ class Columns(FeatureMap):
     Attributes:
         columns: Names of the D outputs.
         origin: For each output the column of x that it comes from.
+        joint: Outputs that are one column of categories, and matter alike: lists of their places.
 
     Example:
         >>> ages = Numbers(["age"], [30.0], missing=[True])
@@ -68,6 +70,8 @@ class Columns(FeatureMap):
         order = sorted(range(len(origins)), key=origins.__getitem__)
         self.origin = [origins[place] for place in order]
         self.columns = [names[place] for place in order]
+        joint = [chosen[place] for chosen, each in pairs if isinstance(each, Categories) for place in each.joint]
+        self.joint = [[place for place, origin in enumerate(self.origin) if origin == column] for column in joint]
         self.order = torch.tensor(order)
 
     @classmethod
@@ -206,6 +210,7 @@ class Categories(FeatureMap):
             self.columns += [f"{name}={category}" for category in found] + [f"{name} missing"] * some
             codes += [*range(len(found)), *[MISSING] * some]
             origins += [column] * (len(found) + some)
+        self.joint = [column for column, found in enumerate(self.categories) if len(found) > FEW_CATEGORIES]
         self.register_buffer("origin", torch.tensor(origins), persistent=False)
         self.register_buffer("code", torch.tensor(codes), persistent=False)
 

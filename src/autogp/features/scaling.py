@@ -30,7 +30,10 @@ class Scaling(Affine, FeatureMap):
 
     @classmethod
     def from_summary(
-        cls, summary: Summary, mode: Literal["auto", "standard", "global", "none"] = "standard"
+        cls,
+        summary: Summary,
+        mode: Literal["auto", "standard", "global", "none"] = "standard",
+        joint: Sequence[Sequence[int]] = (),
     ) -> "Scaling":
         """The scaling that fits the data summarised; columns that never vary become zero.
 
@@ -40,6 +43,8 @@ class Scaling(Affine, FeatureMap):
                 their mean variance, as suits images; "none" leaves inputs as they are. "auto" is "global" where most
                 of at least 16 columns share a range, as pixels do, and columns with a smaller range are stretched to
                 it; else it is "standard".
+            joint: Columns that are one together, such as zeros and ones for categories: "standard" divides them by one
+                number, the root of the sum of their variances.
 
         Example:
             >>> from autogp.data import ArraySource, summarise
@@ -57,7 +62,10 @@ class Scaling(Affine, FeatureMap):
             scale = np.full_like(scale, float(np.sqrt(np.mean(summary.x.std**2))) or 1.0) * ratio
         elif mode == "none":
             shift, scale = np.zeros_like(shift), np.ones_like(scale)
-        elif mode != "standard":
+        elif mode == "standard":
+            for columns in map(list, joint):
+                scale[columns] = float(np.sqrt(np.sum(summary.x.std[columns] ** 2))) or 1.0
+        else:
             raise ValueError(f"mode must be 'auto', 'standard', 'global' or 'none', got {mode!r}")
         return cls(torch.from_numpy(shift), torch.from_numpy(scale))
 

@@ -18,13 +18,27 @@ __all__ = ["RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic", "Stat
 class Stationary(Kernel):
     """k(x, z) = variance * profile(|(x - z) / lengthscale|^2), with profile(0) = 1.
 
-    `lengthscale` is a number, one per input [D], or one per latent and input [G, D]; `variance` a number or [G].
+    `lengthscale` is a number, one per input [D], or one per latent and input [G, D]; `variance` a number or [G]. Where
+    inputs share lengthscales [L] or [G, L], `shared` has for each input the number of its own.
+
+    >>> import torch
+    >>> kernel = RBF(lengthscale=[1.0, 2.0], shared=[0, 1, 1])  # a number, and a category as two columns
+    >>> kernel.squared_distance(torch.zeros(1, 3), torch.tensor([[1.0, 2.0, 2.0]])).item()
+    3.0
     """
 
-    def __init__(self, lengthscale: float | Sequence | Tensor = 1.0, variance: float | Sequence | Tensor = 1.0):
+    def __init__(
+        self,
+        lengthscale: float | Sequence | Tensor = 1.0,
+        variance: float | Sequence | Tensor = 1.0,
+        shared: Sequence[int] | None = None,
+    ):
         super().__init__()
         self.log_lengthscale = positive_parameter(lengthscale, "lengthscale", ndim=2)
         self.log_variance = positive_parameter(variance, "variance")
+        self.shared = None if shared is None else list(shared)
+        if self.shared is not None and sorted(set(self.shared)) != list(range(self.log_lengthscale.shape[-1])):
+            raise ValueError("shared must have for each input the number of its lengthscale, and leave none out")
 
     @property
     def lengthscale(self) -> Tensor:  # [G, D] or [G, 1]
@@ -34,19 +48,24 @@ class Stationary(Kernel):
     def variance(self) -> Tensor:  # [G]
         return self.log_variance.exp()
 
+    @property
+    def _inputs(self) -> int:
+        return self.log_lengthscale.shape[-1] if self.shared is None else len(self.shared)
+
     def profile(self, squared: Tensor) -> Tensor:
         raise NotImplementedError
 
     def squared_distance(self, x: Tensor, z: Tensor) -> Tensor:
         """|(x - z) / lengthscale|^2 for all pairs of rows, [G, N, M]."""
-        check_points(self.log_lengthscale.shape[-1], x=x, z=z)
-        return squared_distance(x, z, (-self.log_lengthscale[:, None]).exp().to(x.dtype))
+        check_points(self._inputs, x=x, z=z)
+        inverse = (-self.log_lengthscale[:, None]).exp().to(x.dtype)
+        return squared_distance(x, z, inverse if self.shared is None else inverse[..., self.shared])
 
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
         return self.variance[:, None, None].to(x.dtype) * self.profile(self.squared_distance(x, z))
 
     def diag(self, x: Tensor) -> Tensor:
-        check_points(self.log_lengthscale.shape[-1], x=x)
+        check_points(self._inputs, x=x)
         groups = max(len(self.log_lengthscale), len(self.log_variance), *x.shape[:-2])
         return self.variance[:, None].to(x.dtype).expand(groups, x.shape[-2])
 
@@ -109,8 +128,9 @@ class RationalQuadratic(Stationary):
         lengthscale: float | Sequence | Tensor = 1.0,
         variance: float | Sequence | Tensor = 1.0,
         alpha: float | Sequence | Tensor = 1.0,
+        shared: Sequence[int] | None = None,
     ):
-        super().__init__(lengthscale, variance)
+        super().__init__(lengthscale, variance, shared)
         self.log_alpha = positive_parameter(alpha, "alpha")
 
     @property

@@ -30,6 +30,10 @@ class Feed:
         # A copy: the caller's stays where it is.
         self.target_scaler = None if target_scaler is None else copy.deepcopy(target_scaler).to(self.device)
 
+    def nlp(self, score: float) -> float:
+        """Minus the mean log probability of a row, in the units of the targets."""
+        return -score + (0.0 if self.target_scaler is None else self.target_scaler.scale.log().sum().item())
+
     def check(self, source: Source, among: Processes = ALONE) -> None:
         """Raises ValueError, with the row, where a number is not finite or a target not what the likelihood takes.
 

@@ -453,8 +453,10 @@ class _Run:
     def _progress(self) -> Progress:
         last = self.history.rows[-1]
         seconds, epoch = last["seconds"], last["epoch"]
-        left = seconds / epoch * (self.max_iterations - epoch)
-        budget = self.settings.time_budget
+        limit, budget = self.settings.max_epochs, self.settings.time_budget
+        ends = [] if limit is None else [seconds / epoch * (limit - epoch)]
+        ends += [] if budget is None else [max(0.0, budget - seconds)]
+        before = self.history.rows[max(0, epoch - 1 - WINDOW)]["value"] if epoch > 1 else math.nan
         q = self.profile.q
         return Progress(
             step=epoch,
@@ -464,9 +466,12 @@ class _Run:
             objective="elbo",
             value=last["value"],
             score=last["score"],
+            nlp=self.feed.nlp(last["score"]),
             rows_per_second=self.feed.num_data * epoch / max(seconds, 1e-9),
             seconds=seconds,
-            seconds_left=left if budget is None else max(0.0, min(left, budget - seconds)),
+            seconds_left=min(ends, default=math.nan),
+            gain=last["value"] - before,
+            least_gain=self.tolerance,
             skipped=0,
             predictor=lambda: self.whole.predictor(q),
         )

@@ -361,6 +361,7 @@ class _Run:
         if self.settings.time_budget is not None:
             share = max(share, state.seconds / self.settings.time_budget)
         rows = state.history.rows
+        score = rows[-1]["score"] if rows else math.nan
         return Progress(
             step=state.step,
             total_steps=self.total_steps,
@@ -370,10 +371,13 @@ class _Run:
             value=state.epoch_value / state.epoch_steps
             if state.epoch_steps
             else (rows[-1]["value"] if rows else math.nan),
-            score=rows[-1]["score"] if rows else math.nan,
+            score=score,
+            nlp=self.feed.nlp(score),
             rows_per_second=state.step * self.feed.num_data / self.batches.steps_per_epoch / max(state.seconds, 1e-9),
             seconds=state.seconds,
             seconds_left=state.seconds * (1 / share - 1) if share < 1 else 0.0,
+            gain=math.nan,
+            least_gain=math.nan,
             skipped=state.skipped,
             predictor=lambda: self.whole.predictor(state.kept),
         )

@@ -47,22 +47,37 @@ class Progress:
     objective: str
     value: float  # of the objective, per row of data, averaged over the epoch so far
     score: float  # of the last epoch: mean log probability of a row
+    nlp: float  # the same as `autogp evaluate` shows it: negative, and in the units of the targets
     rows_per_second: float
     seconds: float
-    seconds_left: float
+    seconds_left: float  # NaN in a run that ends when it converges
+    gain: float  # nats a row that the last epochs have gained, in a run that ends when that falls below
+    least_gain: float  # this; both are NaN in other runs
     skipped: int
     predictor: Callable[[], Predictor]  # of the model as it is now
 
     def line(self) -> str:
         """The same in words."""
-        parts = [f"epoch {self.epoch:.1f}", f"{self.objective} {self.value:.4f}"]
-        if not math.isnan(self.score):
-            parts.append(f"score {self.score:.4f}")
+        parts = [f"epoch {self.epoch:.1f}"]
+        if not math.isnan(self.nlp):
+            parts.append(f"nlp {self.nlp:.4f}")
         parts.append(f"{self.rows_per_second:,.0f} rows/s")
-        parts.append(f"{_duration(self.seconds_left)} left")
+        if not math.isnan(self.seconds_left):
+            parts.append(f"{_duration(self.seconds_left)} left")
+        elif not math.isnan(self.gain):
+            parts.append(f"gains {self.gain:.2g}, ends below {self.least_gain:.2g}")
         if self.skipped:
             parts.append(f"{self.skipped} steps skipped")
         return ", ".join(parts)
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done; where the end is not known, by how far the gain has fallen, from 1 nat a row."""
+        if not math.isnan(self.seconds_left):
+            return self.seconds / max(self.seconds + self.seconds_left, 1e-9)
+        if math.isnan(self.gain):
+            return 0.0
+        return min(1.0, math.log(min(1.0, max(self.gain, self.least_gain))) / math.log(self.least_gain))
 
 
 class RowsDone:
@@ -82,6 +97,10 @@ class RowsDone:
         for display in self.displays:
             display(self)
 
+    @property
+    def share(self) -> float:
+        return self.done / self.total
+
     def line(self) -> str:
         return f"{self.doing} {self.done:,} of {self.total:,} rows, {_duration(self.seconds_left)} left"
 
@@ -100,8 +119,7 @@ class ProgressBar:
             self.task = self.bar.add_task("", total=1.0)
             self.bar.start()
         if self.bar is not None:
-            share = progress.seconds / max(progress.seconds + progress.seconds_left, 1e-9)
-            self.bar.update(self.task, completed=share, description=progress.line())
+            self.bar.update(self.task, completed=progress.share, description=progress.line())
 
     def close(self) -> None:
         if self.bar is not None:
@@ -125,14 +143,37 @@ class PlainLines:
         pass
 
 
-def progress_display(verbose: bool | str) -> ProgressBar | PlainLines | None:
-    """What suits where standard error goes: a bar on a terminal, elsewhere lines unless `verbose` is "auto"."""
+class OneLine:
+    """A line that is written over, as notebooks can; it appears after two seconds, and then twice a second."""
+
+    def __init__(self, stream: TextIO | None = None, delay: float = 2.0, interval: float = 0.5):
+        self.stream = stream or sys.stderr
+        self.delay, self.interval = delay, interval
+        self.last, self.width = -math.inf, 0
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.seconds >= self.delay and time.monotonic() - self.last >= self.interval:
+            self.last = time.monotonic()
+            line = f"training: {progress.line()}"
+            print(f"\r{line:<{self.width}}", end="", file=self.stream, flush=True)
+            self.width = len(line)
+
+    def close(self) -> None:
+        if self.width:
+            print(file=self.stream, flush=True)
+
+
+def progress_display(verbose: bool | str) -> ProgressBar | OneLine | PlainLines | None:
+    """What suits where standard error goes: a bar on a terminal, a line in a notebook, elsewhere lines unless `verbose`
+    is "auto"."""
     if verbose not in (True, False, "auto"):
         raise ValueError(f"verbose must be True, False or 'auto', got {verbose!r}")
     if not verbose or sys.stderr is None:
         return None
     if sys.stderr.isatty():
         return ProgressBar()
+    if type(sys.stderr).__module__.startswith("ipykernel"):  # Jupyter, Colab and their kind
+        return OneLine()
     return None if verbose == "auto" else PlainLines()
 
 

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -127,17 +128,18 @@ def start_kernel(
     seed: int = 0,
     lengthscale: float | None = None,
     columns: dict[str, tuple[int, list[int]]] | None = None,
+    joint: Sequence[Sequence[int]] = (),
 ) -> Kernel:
     """A kernel by its name or as an expression, for `groups` latent functions (1: shared), one lengthscale per input.
 
     Unless they are given, lengthscales start at half the median distance between the features of rows, where an RBF
     kernel is exp(-2). For expressions that name columns, `columns` has the place of each in the source, and which
-    features come from it.
+    features come from it. Each list of features in `joint` shares a lengthscale.
     """
     columns = columns or {}
     x, _ = sample_rows(source, features, DISTANCE_ROWS, seed)
     if name in KERNELS:
-        return _named_kernel(name, x, groups, variance, lengthscale)
+        return _named_kernel(name, x, groups, variance, lengthscale, shared=_shared(range(x.shape[1]), joint))
     addends = terms_of(name, KERNELS)
     variance = variance if len(addends) == 1 else 1.0
 
@@ -150,12 +152,25 @@ def start_kernel(
             for option, amount in term.options.items()
         }
         period, own = given.get("period"), given.get("lengthscale")
-        kernel = _named_kernel(term.name, part, groups, variance, lengthscale if own is None else own, period)
+        shared = _shared(places or range(x.shape[1]), joint) if own is None else None
+        kernel = _named_kernel(term.name, part, groups, variance, lengthscale if own is None else own, period, shared)
         if period is not None:
             kernel.log_period.requires_grad_(False)  # it is known
         return Selected(kernel, places) if places else kernel
 
     return build(name, KERNELS, make)
+
+
+def _shared(features: Sequence[int], joint: Sequence[Sequence[int]]) -> list[int] | None:
+    """For each of these features the number of its lengthscale; none where each has its own.
+
+    >>> _shared([0, 1, 2, 3], [[1, 2]])
+    [0, 1, 1, 2]
+    """
+    first = {feature: columns[0] for columns in joint for feature in columns}
+    leaders = [first.get(feature, feature) for feature in features]
+    numbers = {leader: number for number, leader in enumerate(dict.fromkeys(leaders))}
+    return None if len(numbers) == len(leaders) else [numbers[leader] for leader in leaders]
 
 
 def _outputs(text: str, column: str, columns: dict[str, tuple[int, list[int]]]) -> list[int]:
@@ -182,8 +197,9 @@ def _named_kernel(
     variance: float,
     lengthscale: float | Tensor | None,
     period: Tensor | None = None,
+    shared: list[int] | None = None,
 ) -> Kernel:
-    """A kernel by its name for inputs such as x [R, D]."""
+    """A kernel by its name for inputs such as x [R, D], of which some may share lengthscales."""
     from sklearn.metrics import pairwise_distances  # here, because it takes time that a prediction need not wait for
 
     apart = pairwise_distances(x)[np.triu_indices(len(x), 1)]
@@ -198,6 +214,8 @@ def _named_kernel(
         "matern52": Matern52,
         "rational_quadratic": RationalQuadratic,
     }
+    if name in stationary and shared is not None:
+        return stationary[name](lengthscales[:, : max(shared) + 1], size, shared=shared)
     if name in stationary:
         return stationary[name](lengthscales, size)
     if name == "categorical":  # the same correlation exp(-d^2 / 2 lengthscale^2) between any two categories
