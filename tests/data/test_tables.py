@@ -236,7 +236,7 @@ def test_missing_inputs_are_kept_as_nan(csv: Callable[..., Path], value: str) ->
     assert source.columns == ["a", "width"]
     assert source.x.dtype == np.float32
     np.testing.assert_array_equal(source.x[[0, 1, 99, 100]], [[1, 2], [0, 4], [0, 4], [1, np.nan]])
-    assert source.notes == ["'width' has 1 missing values, taken as the mean 3"]
+    assert source.notes == ["'width' has 1 missing value, taken as the mean 3"]
     assert features(source)[[0, 1, 99, 100]].tolist() == [[1, 2, 0], [0, 4, 0], [0, 4, 0], [1, 3, 1]]
 
 
