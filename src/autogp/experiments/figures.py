@@ -36,8 +36,8 @@ def figure_by_inducing(records: list[Record], folder: Path) -> Path | None:
     peers = [record for record in records if not record["inducing"]]
     records = [record for record in records if record["inducing"]]
     sizes = sorted({record["inducing"] for record in records})
-    if len(sizes) < 2:
-        return None
+    if len({(record["preset"], record["inducing"]) for record in records}) == len({r["preset"] for r in records}):
+        return None  # no preset has more than one
     metrics = [name for name in records[0]["metrics"] if name in ("error", "nlp", "smse", "rmse")]
     several = {key for key in ("kernel", "preset") if len({record[key] for record in records}) > 1}
     lines: dict[tuple[str, ...], list[Record]] = defaultdict(list)
@@ -141,7 +141,7 @@ def figure_by_time(records: list[Record], folder: Path) -> Path | None:
                 axis.plot(point["seconds"], point[metric], "kx", label="as published")
             else:  # the paper gives no time
                 axis.axhline(point[metric], color="k", linestyle=":", label="as published")
-        axis.set(xlabel="seconds of training", ylabel=TITLES[metric], xscale="log", yscale="log")
+        axis.set(xlabel="seconds", ylabel=TITLES[metric], xscale="log", yscale="log")
         _plain_ticks(axis.yaxis)
     axes[-1].legend(fontsize=8, frameon=False)
     return _save(figure, folder / "by-time.svg")

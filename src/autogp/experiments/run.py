@@ -182,10 +182,9 @@ class Curve:
     def __call__(self, progress: Progress) -> None:
         epoch = progress.epoch if self.by_time else round(progress.epoch)
         self.before = self.before or time.monotonic() - self.created
-        seconds = self.before + progress.seconds
         self.points = [point for point in self.points if point["epoch"] < progress.epoch]  # later ones come again
-        last = self.points[-1]["seconds"] if self.points else 0.0
-        due = seconds >= max(FIRST_POINT, LATER_POINTS * last) or progress.step == progress.total_steps
+        last = self.points[-1]["seconds"] - self.before if self.points else 0.0
+        due = progress.seconds >= max(FIRST_POINT, LATER_POINTS * last) or progress.step == progress.total_steps
         if not (due if self.by_time else progress.epoch_end):
             return
         try:
@@ -196,6 +195,6 @@ class Curve:
             found = class_scores(self.y, mean)
         else:
             found = number_scores(self.y, self.scaler.inverse_mean(mean))
-        self.points.append({"epoch": epoch, "seconds": seconds, **found})
+        self.points.append({"epoch": epoch, "seconds": self.before + progress.seconds, **found})
         if self.path is not None:
             write_json(self.path, plain(self.points))

@@ -130,11 +130,10 @@ def _deviations(records: list[Record]) -> str:
 
 
 def _sizes(records: list[Record]) -> str:
-    sizes = {record["data"]["name"]: record["data"] for record in records}
-    parts = [
-        f"{name}: {data['train']:,} training rows, {data['test']:,} test rows, {data['inputs']} inputs"
-        for name, data in sizes.items()
-    ]
+    parts = dict.fromkeys(
+        f"{data['name']}: {data['train']:,} training rows, {data['test']:,} test rows, {data['inputs']} inputs"
+        for data in (record["data"] for record in records)
+    )
     machines = {f"{record['machine']['processor']} (threads: {record['machine']['threads']})" for record in records}
     return "; ".join(parts) + f". On {' and '.join(sorted(machines))}."
 
