@@ -71,6 +71,7 @@ class Experiment(StrEnum):
     CIFAR10 = "cifar10"
     SARCOS = "sarcos"
     EFFICIENCY = "efficiency"
+    POSTERIORS = "posteriors"
     UCI = "uci"
     WISCONSIN = "wisconsin"
     MINING = "mining"

@@ -526,6 +526,9 @@ class GPEstimator(BaseEstimator):
                 found = replace(found, learning_rate=NETWORK_RATE)
         if whole and found.patience is None and found.max_epochs is None:
             found = replace(found, patience=SETTLED_EPOCHS)
+            nodes = sum(map(bool, likelihood.start_values or ()))
+            if nodes > 1:  # until the noise is learnt: before, intervals are too wide
+                found = replace(found, max_epochs=nodes * found.epochs(1))
         return found
 
     def _held_out(self, count: int, strata: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from autogp.datasets import Dataset
-from autogp.experiments import cifar10, digits, efficiency, mnist, mnist8m, rectangles, sarcos, savigp, uci
+from autogp.experiments import cifar10, digits, efficiency, mnist, mnist8m, posteriors, rectangles, sarcos, savigp, uci
 from autogp.experiments.base import Run
 from autogp.experiments.call import code
 from autogp.experiments.record import read_json, write_json
@@ -18,7 +18,7 @@ from autogp.experiments.tables import make_tables, shown
 
 __all__ = ["EXPERIMENTS", "reproduce"]
 
-MODULES = (digits, mnist, mnist8m, rectangles, cifar10, sarcos, efficiency, uci)
+MODULES = (digits, mnist, mnist8m, rectangles, cifar10, sarcos, efficiency, posteriors, uci)
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (*(module.EXPERIMENT for module in MODULES), savigp.WISCONSIN, savigp.MINING)
@@ -49,7 +49,7 @@ def reproduce(
     it is an error if none is.
 
     Arguments:
-        name: digits, mnist, mnist8m, rectangles, cifar10, sarcos, efficiency, uci, wisconsin or mining.
+        name: digits, mnist, mnist8m, rectangles, cifar10, sarcos, efficiency, posteriors, uci, wisconsin or mining.
         data: The folder of all data sets; else AUTOGP_DATA says.
         preset: "ours", or "paper" for the paper's own recipe where it has this experiment.
         seed: Of everything random; by default the experiment's own seeds.

@@ -11,7 +11,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from autogp.storage import replacing
 
-__all__ = ["TITLES", "Record", "figure_by_epoch", "figure_by_inducing", "figure_by_time", "figure_of_estimators"]
+__all__ = [
+    "TITLES",
+    "Record",
+    "figure_by_epoch",
+    "figure_by_inducing",
+    "figure_by_time",
+    "figure_of_estimators",
+    "figure_of_posteriors",
+]
 
 Record = dict[str, Any]
 
@@ -23,6 +31,7 @@ TITLES = {
     "smse": "SMSE",
     "rmse": "RMSE",
     "noise": "noise of the gradient",
+    "elbo": "ELBO",
 }
 COLOURS = {"elbo": "#d95f02", "loo": "#1b9e77", "predictive": "#7570b3"}
 MARKERS = {"rbf": "o", "arccosine": "s"}
@@ -178,6 +187,32 @@ def figure_of_estimators(records: list[Record], folder: Path) -> Path | None:
     _plain_ticks(axes[1].yaxis)
     axes[1].legend(fontsize=8, frameon=False)
     return _save(figure, folder / "estimators.svg")
+
+
+def figure_of_posteriors(records: list[Record], folder: Path) -> Path | None:
+    """ELBO and NLP by components, full and diagonal, less those of one full Gaussian; a colour for each data set."""
+    values: dict[tuple[str, str, str], list[float]] = defaultdict(list)  # by data, posterior and score
+    for record in records:
+        if "largest_weight" in record["scores"]:
+            for metric in ("elbo", "nlp"):
+                values[record["data"]["set"], record["preset"], metric].append(record["scores"][metric])
+    if not values:
+        return None
+    figure, axes = _canvas(2)
+    for axis, metric in zip(axes, ("elbo", "nlp"), strict=True):
+        for number, name in enumerate(dict.fromkeys(data for data, _, _ in values)):
+            for kind, line in (("full", "-"), ("diagonal", ":")):
+                presets = [key[1] for key in values if key[0] == name and key[1].startswith(kind) and key[2] == metric]
+                counts = sorted((int(preset.rpartition(" ")[2]), preset) for preset in presets)
+                first = np.mean(values[name, "full 1", metric])
+                differences = [np.mean(values[name, preset, metric]) - first for _, preset in counts]
+                style = {"color": ("#d95f02", "#1b9e77", "#7570b3")[number % 3], "linestyle": line, "marker": "o"}
+                axis.plot([count for count, _ in counts], differences, **style, label=f"{name}, {kind}")
+        axis.axhline(0, color="#999999", linewidth=0.8)
+        axis.set(title=f"{TITLES[metric]}, less that of one full Gaussian", xlabel="components")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].legend(fontsize=8, frameon=False)
+    return _save(figure, folder / "posteriors.svg")
 
 
 def _mean_curve(records: list[Record], over: str, metric: str) -> tuple[list[float], list[float]]:

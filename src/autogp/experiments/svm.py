@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,13 @@ from sklearn.svm import SVC
 from autogp.datasets import Dataset
 from autogp.kernels import ArcCosine
 
-__all__ = ["arc_cosine", "rbf", "support_vectors"]
+__all__ = ["arc_cosine", "rbf", "support_vectors", "swept"]
 
 FOLDS = 3
 WIDTHS = (1.0, 2.0, 4.0, 8.0, 16.0)  # gamma, times the median of squared distances
 COSTS = (0.3, 1.0, 3.0, 10.0)
 DEGREE, DEPTH = 0, 6  # of the arc-cosine kernel, as in the paper's figure 2
+DEGREES, DEPTHS, SWEPT_ROWS = (0, 1, 2), range(1, 7), 1_500  # of which the paper has tried all
 CHUNK_ROWS = 2000
 
 Gram = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of rows [N, D] and [M, D], [N, M]
@@ -37,14 +39,24 @@ def _rbf(x: np.ndarray, z: np.ndarray, gamma: float) -> np.ndarray:
 
 
 def arc_cosine(x: np.ndarray) -> Iterator[tuple[dict[str, float], Gram]]:
-    """Of degree 0, which has no scale to choose."""
-    kernel = ArcCosine(degree=DEGREE, depth=DEPTH)
+    """Of one degree and depth."""
+    yield {"degree": DEGREE, "depth": DEPTH}, partial(_arc_cosine, degree=DEGREE, depth=DEPTH)
 
-    @torch.no_grad()
-    def gram(x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        return kernel.gram(torch.from_numpy(x)[None], torch.from_numpy(z)[None])[0].numpy()
 
-    yield {"degree": DEGREE, "depth": DEPTH}, gram
+def arc_cosines(x: np.ndarray) -> Iterator[tuple[dict[str, float], Gram]]:
+    """Of every degree and depth."""
+    for degree in DEGREES:
+        for depth in DEPTHS:
+            yield {"degree": degree, "depth": depth}, partial(_arc_cosine, degree=degree, depth=depth)
+
+
+@torch.no_grad()
+def _arc_cosine(x: np.ndarray, z: np.ndarray, degree: int, depth: int) -> np.ndarray:
+    """k(x, z) / sqrt(k(x, x) k(z, z)): without it the kernel grows as |x| to the power of 2 degree^depth."""
+    kernel = ArcCosine(degree=degree, depth=depth)
+    rows, others = (torch.from_numpy(part).double()[None] for part in (x, z))
+    norms = kernel.diag(rows).sqrt()[..., None] * kernel.diag(others).sqrt()[..., None, :]
+    return (kernel.gram(rows, others) / norms)[0].numpy()
 
 
 def support_vectors(
@@ -84,6 +96,13 @@ def support_vectors(
         "seconds": {"training": trained - started, "scoring": time.monotonic() - trained},
         "epochs": 0,
     }
+
+
+def swept(data: Dataset, samples: int | None, seed: int) -> dict[str, Any]:
+    """Every degree and depth of the arc-cosine kernel, on some of the training rows."""
+    chosen = np.random.default_rng(seed).permutation(len(data.x_train))[:SWEPT_ROWS]
+    part = replace(data, x_train=data.x_train[chosen], y_train=data.y_train[chosen])
+    return support_vectors(part, samples, seed, kernels=arc_cosines)
 
 
 def _in_chunks(function: Gram, x: np.ndarray, z: np.ndarray) -> np.ndarray:

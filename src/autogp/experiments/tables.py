@@ -16,6 +16,7 @@ from autogp.experiments.figures import (
     figure_by_inducing,
     figure_by_time,
     figure_of_estimators,
+    figure_of_posteriors,
 )
 from autogp.experiments.record import plain, read_records
 from autogp.storage import replacing
@@ -71,7 +72,7 @@ def make_tables(folder: str | Path) -> Path:
         by_objective = _by_objective(records, {axis: AXES[axis] for axis in ("data", "kernel")}, metrics)
         parts.append(by_objective if several and by_objective else _table(records))
         parts += [f"Other settings than in the newest run: {others}.\n"] if (others := _deviations(records)) else []
-        for figure in (figure_by_inducing, figure_by_epoch, figure_by_time, figure_of_estimators):
+        for figure in (figure_by_inducing, figure_by_epoch, figure_by_time, figure_of_estimators, figure_of_posteriors):
             path = figure(records, folder / name)
             if path is not None:
                 parts.append(f"![{title}]({name}/{path.name})\n")
