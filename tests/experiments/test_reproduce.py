@@ -15,12 +15,13 @@ import pytest
 
 from autogp import GPClassifier, GPRegressor
 from autogp.datasets import Dataset
-from autogp.experiments import EXPERIMENTS, Experiment, Preset, execute, reproduce
+from autogp.experiments import EXPERIMENTS, Experiment, Preset, command, execute, reproduce
 from autogp.experiments import run as run_module
 from autogp.experiments.base import Peer
 from autogp.experiments.record import write_json
 from autogp.features import PrincipalComponents
 from autogp.training import Settings, Start, TrainingInterruptedError
+from autogp.training.distributed import Processes
 
 
 def waves(seed: int = 0) -> Dataset:
@@ -288,3 +289,11 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         reproduce("mnits", results=tmp_path)
     with pytest.raises(ValueError, match=r"no run of digits has a name like 'x\*'; one is digits-ours-elbo-10-seed0"):
         reproduce("digits", only="x*", results=tmp_path)
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Processes, "from_first", lambda self, function: function())  # there is no other to tell
+    monkeypatch.setattr(command, "processes", lambda: Processes(rank=0, count=2))
+    with pytest.raises(ValueError, match=r"reproduce is for one process.*--dry-run"):
+        reproduce("digits", results=tmp_path)
+    assert not any(tmp_path.iterdir())

@@ -15,6 +15,7 @@ from autogp.experiments.call import code
 from autogp.experiments.record import read_json, write_json
 from autogp.experiments.run import data_part, execute, hold_out
 from autogp.experiments.tables import make_tables, shown
+from autogp.training.distributed import processes
 
 __all__ = ["EXPERIMENTS", "reproduce"]
 
@@ -74,6 +75,8 @@ def reproduce(
     if dry_run:
         print("\n\n".join(f"# {run.name}\n{run.call(time)}" for run in runs if not run.is_peer))
         return []
+    if (among := processes()).count > 1:
+        among.from_first(_refuse)
     written = []
     try:
         for run, rows in _with_data(runs, data, download, validation):
@@ -96,6 +99,13 @@ def reproduce(
         if written:
             make_tables(results)
     return written
+
+
+def _refuse() -> None:
+    raise ValueError(
+        "reproduce is for one process, so that its times compare: start it without torchrun, or give the program that "
+        "--dry-run prints to torchrun"
+    )
 
 
 def _with_data(
