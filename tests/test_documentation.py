@@ -120,6 +120,19 @@ def test_the_page_of_experiments_quotes_the_files_of_results() -> None:
     assert checked > 90
 
 
+def test_tables_of_scores_in_other_pages_are_those_of_results() -> None:
+    """A table with errors or NLPs has its runs in results/: other pages than those checked above have none."""
+    for page in ("training.md", "models.md", "estimators.md", "scale.md", "leave-one-out.md"):
+        scored = [cells for cells, source in quoted_rows(ROOT / "docs" / page) if not source and _is_scored(cells)]
+        assert not scored, (page, scored[0])
+
+
+def _is_scored(cells: dict[str, str]) -> bool:
+    return any(
+        re.search(r"\d", cell) and head.split()[-1:] in (["error"], ["NLP"], ["SMSE"]) for head, cell in cells.items()
+    )
+
+
 def test_the_page_of_benchmarks_quotes_the_run_with_a_slow_kernel() -> None:
     quoted = re.search(
         r"GPflow\s+reaches 0.12 after (\S+) s instead of (\S+), and ends at (\S+) instead of (\S+)\.\n",
