@@ -83,7 +83,12 @@ def of_files(cell: str, values: list[float], scale: float) -> str:
     return " ± ".join(shown)
 
 
-METRICS = {"error": ("error", 100), "NLP": ("nlp", 1), "SMSE": ("smse", 1)}  # by the last word of a column's head
+METRICS = {
+    "error": ("error", 100),
+    "NLP": ("nlp", 1),
+    "SMSE": ("smse", 1),
+    "ELBO": ("elbo", 1),
+}  # by the last word of a column's head
 
 
 def test_the_page_of_experiments_quotes_the_files_of_results() -> None:
