@@ -163,3 +163,19 @@ def test_the_page_of_benchmarks_quotes_the_run_with_a_slow_kernel() -> None:
         measured.append((cells[4], cells[6]))  # seconds to NLP 0.12, last NLP
     (slow_seconds, slow_end), (seconds, end) = measured
     assert quoted.groups() == (slow_seconds, seconds, slow_end, end)
+
+
+def test_the_page_of_estimators_quotes_the_forecasts_of_co2() -> None:
+    found = json.loads((ROOT / "results/co2/co2.json").read_text())
+    ours, theirs = (found[name] for name in ("autogp", "scikit-learn"))
+    text = " ".join((ROOT / "docs/estimators.md").read_text().split())
+
+    def means(runs: dict, score: str, chosen: tuple[str, ...] = ()) -> str:
+        return f"{np.mean([run[score] for cut, run in runs.items() if cut not in chosen]):.2f}"
+
+    assert f"mean RMSE of {means(ours, 'rmse')} ppm and a mean NLP of {means(ours, 'nlp')}" in text
+    assert f"composed kernel has {means(theirs, 'rmse')} and {means(theirs, 'nlp')}" in text
+    assert sum(ours[cut]["nlp"] < theirs[cut]["nlp"] for cut in ours) == 6
+    rest = [means(runs, score, ("1980", "1985", "1990")) for runs in (ours, theirs) for score in ("rmse", "nlp")]
+    assert "the means are {} and {} against {} and {}".format(*rest) in text
+    assert f"cover {100 * float(means(ours, 'cover')):.0f} % (scikit-learn" in text

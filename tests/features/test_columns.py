@@ -154,5 +154,11 @@ def test_columns_of_more_than_ten_categories_share_scale_and_lengthscale(tmp_pat
     np.testing.assert_allclose(scaling.scale[1:81], np.sqrt(1 - np.sum(share**2)))
     error = np.sqrt(np.mean((model.predict(frame[1000:]) - y[1000:]) ** 2))
     assert error < 0.34  # 0.3 is noise; 0.36 where categories are placed by their means
+    other = random.integers(40, size=400)
+    strange = pd.DataFrame({"x": random.normal(size=400), "c": [f"new {each}" for each in other], "few": "a"})
+    target = random.normal(size=40)[other] + strange["x"].to_numpy() + 0.3 * random.normal(size=400)
+    with pytest.warns(UserWarning, match="400 rows hold values that training never saw"):
+        low, high = model.predict(strange, quantiles=[0.05, 0.95]).T
+    assert 0.8 <= np.mean((low <= target) & (target <= high)) <= 0.98
     model.save(tmp_path / "model.autogp")
     np.testing.assert_array_equal(load_model(tmp_path / "model.autogp").predict(frame), model.predict(frame))

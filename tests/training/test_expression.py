@@ -32,6 +32,7 @@ def test_products_bind_stronger_than_sums():
         ("gauss(age)", "there is no kernel 'gauss'; those by name are rbf,"),
         ("rbf - linear", "'rbf - linear' is neither a kernel nor a sum or product"),
         ("rbf(age, period=2)", "rbf has no option 'period'"),
+        ("linear(age, variance=2)", "linear has no option 'variance'"),
         ("periodic(age, period=-2)", "'-2' is no positive number"),
         ("rbf(age + 1)", "'age + 1' is no name of a column"),
         ("__import__('os')", "there is no kernel '__import__'"),
@@ -109,6 +110,14 @@ def test_lengthscales_start_where_an_expression_says_in_the_units_of_the_column(
     month, both = kernel.kernels
     assert month.kernel.lengthscale.tolist() == [[pytest.approx(24 / 40)]]
     assert both.kernel.lengthscale.tolist() == [[pytest.approx(3 / 40), pytest.approx(3 / 2)]]
+
+
+def test_variances_start_where_an_expression_says_and_at_1_elsewhere():
+    source = ArraySource(np.arange(120.0)[:, None], np.zeros(120))
+    text = "rbf(x0, variance=20) + matern32(x0, lengthscale=3) * periodic(x0, period=12, variance=0.03)"
+    trend, season = start_kernel(text, source, columns={"x0": (0, [0])}).kernels
+    variances = [part.kernel.log_variance.exp().item() for part in (trend, *season.kernels)]
+    assert variances == pytest.approx([20, 1, 0.03])
 
 
 def test_a_classifier_takes_an_expression_too():

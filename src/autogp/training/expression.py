@@ -10,7 +10,8 @@ __all__ = ["Term", "build", "terms_of"]
 
 OPERATORS = {ast.Add: Sum, ast.Mult: Product}
 STATIONARY = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
-OPTIONS = {"periodic": ("period",), **dict.fromkeys(STATIONARY, ("lengthscale",))}  # where training starts them
+# Where training starts them; a variance is that of the function where targets are scaled to variance 1.
+OPTIONS = {"periodic": ("period", "variance"), **dict.fromkeys(STATIONARY, ("lengthscale", "variance"))}
 
 
 class Term(NamedTuple):

@@ -150,10 +150,12 @@ def start_kernel(
         given = {
             option: _scaled(source, features, sources, amount)[places or slice(None)]
             for option, amount in term.options.items()
+            if option != "variance"
         }
         period, own = given.get("period"), given.get("lengthscale")
         shared = _shared(places or range(x.shape[1]), joint) if own is None else None
-        kernel = _named_kernel(term.name, part, groups, variance, lengthscale if own is None else own, period, shared)
+        size, scale = term.options.get("variance", variance), lengthscale if own is None else own
+        kernel = _named_kernel(term.name, part, groups, size, scale, period, shared)
         if period is not None:
             kernel.log_period.requires_grad_(False)  # it is known
         return Selected(kernel, places) if places else kernel
