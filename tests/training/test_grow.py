@@ -170,3 +170,40 @@ def test_three_classes_take_a_fifth_of_the_rows():
     x = np.concatenate([x, x + 0.01]) + 1e-3 * np.random.default_rng(0).normal(size=(300, 4))
     model = GPClassifier(random_state=0, max_epochs=2, verbose=False).fit(x, np.tile(y, 2))
     assert model.model_.inducing_inputs.shape[-2] == 60
+
+
+def wavy(count: int = 600) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    x = random.uniform(-3, 3, (count, 2))
+    return x, np.sin(2 * x[:, 0]) * np.cos(2 * x[:, 1]) + 0.3 * random.normal(size=count)
+
+
+def rough(count: int = 600) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    x = random.uniform(-3, 3, (count, 1))
+    return x, np.abs(np.sin(2 * x[:, 0])) + 0.02 * random.normal(size=count)
+
+
+@pytest.mark.parametrize(("data", "expected"), [(wavy, RBF), (rough, Matern52)], ids=["smooth", "rough"])
+def test_the_elbo_chooses_the_kernel(data, expected, monkeypatch):
+    monkeypatch.setattr("autogp.estimators.base.RIVAL_ROWS", 600)
+    monkeypatch.setattr("autogp.training.grow.FEWEST_INDUCING", 20)  # the rival is tried with twice as many
+    x, y = data()
+    model = GPRegressor(45, likelihood="gaussian", random_state=0, max_epochs=100).fit(x, y)
+    assert type(model.model_.kernel) is expected
+    own = GPRegressor(45, likelihood="gaussian", kernel="matern52", random_state=0, max_epochs=100).fit(x, y)
+    assert type(own.model_.kernel) is Matern52
+    if expected is RBF:
+        assert model.elbo_ > own.elbo_
+
+
+@pytest.mark.parametrize(("noise", "dtype"), [(0.3, torch.float32), (0.003, torch.float64)])
+def test_rows_are_float32_where_the_noise_hides_what_that_loses(noise, dtype, monkeypatch):
+    monkeypatch.setattr("autogp.training.grow.MANY_NUMBERS", 60 * 600)
+    random = np.random.default_rng(0)
+    x = random.uniform(-3, 3, (800, 1))
+    y = np.sin(2 * x[:, 0])
+    model = GPRegressor(60, likelihood="gaussian", kernel="rbf", random_state=0)
+    model.fit(x, y + noise * random.normal(size=len(x)))
+    assert model.model_.dtype is dtype
+    assert np.sqrt(np.mean((model.predict(x) - y) ** 2)) < 0.25 * noise

@@ -28,7 +28,7 @@ from autogp.estimators.weights import checked_weights, merged
 from autogp.features import Chain, Columns, Convolutional, Scaling, apply_once
 from autogp.features.base import Mapped, as_map
 from autogp.features.cache import worth_keeping
-from autogp.kernels import Kernel
+from autogp.kernels import RBF, Kernel
 from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.model import Marginals, Predictor, SparseGP
 from autogp.objectives import expected_log_prob, log_predictive
@@ -67,7 +67,9 @@ ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
 NETWORK_RATE = 0.1  # of latent functions that start away from 0; at 0.05 the noise is still too large at the end
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
-AFFORDABLE_PASS, CHEAP_PASS = 1e10, 1.5e8  # multiplications: for as many inducing inputs as were asked for, for "auto"
+AFFORDABLE_PASS, CHEAP_PASS = 1e10, 1.5e8  # multiplications: for as many inducing inputs as were asked for, for "auto",
+CHEAP_SUMS = 7e9  # and for "auto" where all rows share Gaussian noise
+RIVAL_ROWS = 5_000  # from which the RBF kernel is tried beside the Matérn
 MOST_INDUCING = 400  # that "auto" takes, and
 BATCH_INDUCING, BATCH_ROWS_EACH = 200, 5  # where it learns from batches: at most, and rows for each of them
 COUPLED_PASSES = 5  # over the rows, until q has settled where a row couples latent functions
@@ -395,7 +397,10 @@ class GPEstimator(BaseEstimator):
             folder = None if self.checkpoint is None else Path(self.checkpoint) / part / "elbo"
             first, open_end = replace(settings, objective="elbo"), self.n_inducing == "auto"
             most = self._most_inducing(len(rows), model.likelihood) if not part else 0  # gaps: there are enough already
-            histories += converge_growing(model, rows, first, most, open_end=open_end, folder=folder, **common)
+            rival = RBF if self._tries_rbf(len(rows), model) and not part else None
+            histories += converge_growing(
+                model, rows, first, most, open_end=open_end, rival=rival, folder=folder, **common
+            )
             self.converged_ = histories[-1].converged
         if not histories or settings.objective != "elbo":
             folder = None if self.checkpoint is None else Path(self.checkpoint) / part
@@ -476,12 +481,16 @@ class GPEstimator(BaseEstimator):
             and self.settings_.time_budget is None
         )
 
+    def _tries_rbf(self, count: int, model: SparseGP) -> bool:
+        """Whether the ELBO chooses between the Matérn kernel and the RBF: with rows enough to pay for it."""
+        return self.kernel == "auto" and model.likelihood.shared_noise is not None and count >= RIVAL_ROWS
+
     def _most_inducing(self, count: int, likelihood: Likelihood) -> int:
         """As many as were asked for, or as a pass over all rows can afford."""
         if self.n_inducing != "auto":
             return int(self.n_inducing)
         passes = _passes(likelihood)
-        affordable = math.isqrt(int(CHEAP_PASS / (count * passes)))
+        affordable = math.isqrt(int(_cheap_pass(likelihood) / (count * passes)))
         fewest = FEWEST_INDUCING if passes > likelihood.num_latents else 2 * FEWEST_INDUCING
         return min(MOST_INDUCING, max(fewest, affordable), count)
 
@@ -499,7 +508,7 @@ class GPEstimator(BaseEstimator):
             and settings.plan is None
             and (self.settings is None or self.settings.batch_size is None)
             and self.batch_size is None
-            and work <= (CHEAP_PASS if self.n_inducing == "auto" else AFFORDABLE_PASS)
+            and work <= (_cheap_pass(likelihood) if self.n_inducing == "auto" else AFFORDABLE_PASS)
         )
 
     def _settings(self, count: int, likelihood: Likelihood, seed: int) -> Settings:
@@ -706,6 +715,10 @@ class GPEstimator(BaseEstimator):
         """Writes the model to one file, which `autogp.load_model` reads; no pickle, and never half a file."""
         check_is_fitted(self)
         save_estimator(self, path)
+
+
+def _cheap_pass(likelihood: Likelihood) -> float:
+    return CHEAP_PASS if likelihood.shared_noise is None else CHEAP_SUMS
 
 
 def _passes(likelihood: Likelihood) -> int:

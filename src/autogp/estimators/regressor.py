@@ -38,7 +38,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
     kernel : str or Kernel
         "rbf", "matern12", "matern32", "matern52", "rational_quadratic", "periodic", "linear", "arccosine", a kernel
         object, or an expression of columns: "rbf(age) * categorical(country) + periodic(month, period=12)". By name it
-        has one lengthscale per column, all learnt; the default is "matern52".
+        has one lengthscale per column, all learnt. "auto" is "matern52", or
+        "rbf" where there are 5,000 rows or more and the ELBO is larger with it.
     likelihood : str or Likelihood
         "gaussian" noise, "student_t" (outliers do not bend it), "heteroscedastic" (noise that varies with the inputs),
         "box_cox" (positive, skewed targets), "beta" (shares between 0 and 1), "poisson" or "negative_binomial"

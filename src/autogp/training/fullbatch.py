@@ -43,6 +43,7 @@ ITERATIONS = 1000
 CORRECTIONS = 20  # pairs of steps and gradients that L-BFGS remembers
 PATIENCE = 10  # iterations without a better score
 WINDOW, SETTLED = 6, 5e-4  # iterations, and the nats a row that they must gain together to go on,
+USUAL_WORK, MOST_WORTH = 2e9, 10.0  # multiplications of a pass over the rows, and how many times that counts
 LEAST_NATS = 0.1  # or in all: evidence of less than that is none
 # Units in which L-BFGS takes all parameters for alike, as long as it knows no curvature: its first step has length 1.
 FIRST_STEP, INDUCING_STEP = 0.1, 0.3  # one inducing input matters less than a hyper-parameter
@@ -202,12 +203,14 @@ def converge(
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     verbose: bool | str = "auto",
+    roughly: float = 1.0,
 ) -> History:
     """Maximises the ELBO of all rows until it gains no more; an epoch is an iteration of L-BFGS.
 
     The arguments are those of `train`. Of the settings, max_epochs, time_budget, patience (10 iterations, if none),
     checkpoint_seconds and device count. There is no noise, so that the end can be seen: when six iterations gain less
-    than 5e-4 nats a row, or a tenth of a nat in all. A model that is left before that says so by a
+    than 5e-4 nats a row (up to ten times that where a pass over the rows is long), or a tenth of a nat in all;
+    `roughly` multiplies both. A model that is left before that says so by a
     ConvergenceWarning, unless a setting asked for it. The score of a state is that of `train`, leave-one-out where that
     is finite; q is at its optimum in all of them.
     """
@@ -220,6 +223,7 @@ def converge(
     data = data_identity(source, feed.weights, validation, target_scaler) if folder is not None and among.first else {}
     behind, parts = apply_frozen(model, *parts)
     run = _Run(behind, parts[0], settings, feed, parts[1] if len(parts) > 1 else None, model, among)
+    run.tolerance *= roughly
     with showing(verbose if among.first else False) as display, kept_memory():
         run.callbacks = [*callbacks, *display]
         if folder is None:
@@ -281,7 +285,9 @@ class _Run:
         self.iteration, self.reached = 0, math.inf  # how many have ended, and the loss at the last end
         self.last: np.ndarray | None = None  # where the loss was looked at last
         self.max_iterations = settings.max_epochs or ITERATIONS
-        self.tolerance = max(SETTLED, LEAST_NATS / feed.total_weight)
+        work = feed.num_data * model.likelihood.num_latents * model.inducing_inputs.shape[-2] ** 2
+        worth = SETTLED * min(max(1.0, work / USUAL_WORK), MOST_WORTH)  # the longer six iterations take, the more
+        self.tolerance = max(worth, LEAST_NATS / feed.total_weight)
 
     def go(self) -> History:
         self.saved = time.monotonic()
