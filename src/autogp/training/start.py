@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.cluster.vq import kmeans2
+from scipy.spatial.distance import pdist
 from torch import Tensor, nn
 
 from autogp.data import Source
@@ -202,9 +203,7 @@ def _named_kernel(
     shared: list[int] | None = None,
 ) -> Kernel:
     """A kernel by its name for inputs such as x [R, D], of which some may share lengthscales."""
-    from sklearn.metrics import pairwise_distances  # here, because it takes time that a prediction need not wait for
-
-    apart = pairwise_distances(x)[np.triu_indices(len(x), 1)]
+    apart = pdist(x)
     typical = float(np.median(apart[apart > 0])) if (apart > 0).any() else 1.0
     each = torch.as_tensor(typical / 2 if lengthscale is None else lengthscale, dtype=torch.float64)
     lengthscales = torch.where(each > 0, each, 1.0).expand(groups, x.shape[1])
