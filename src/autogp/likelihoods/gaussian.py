@@ -33,7 +33,7 @@ class Gaussian(Elementwise):
         return self.log_variance.exp()
 
     @property
-    def shared_noise(self) -> Tensor:
+    def shared_noise(self) -> Tensor | None:
         return self.variance
 
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
