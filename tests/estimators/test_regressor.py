@@ -9,6 +9,7 @@ from sklearn.metrics import r2_score
 
 from autogp import GPRegressor, elbo
 from autogp.metrics import standardised_squared_error
+from autogp.training import Start
 
 
 def fitted(X, y, **changes):
@@ -189,3 +190,18 @@ def test_targets_that_never_vary_are_predicted_as_they_are(x, value, tmp_path):
     assert (std < 1e-3).all()
     assert np.isfinite([model.elbo_, model.loo_score_]).all()
     model.save(tmp_path / "model.autogp")
+
+
+def test_a_prior_keeps_lengthscales_of_columns_without_meaning_together() -> None:
+    rng = np.random.default_rng(0)
+    x, x_test = rng.normal(size=(60, 15)), rng.normal(size=(500, 15))
+    y = x[:, 0] + 0.5 * rng.normal(size=60)
+    models = [
+        GPRegressor(likelihood="gaussian", start=Start(prior=prior), random_state=0, verbose=False).fit(x, y)
+        for prior in (True, False)
+    ]
+    spreads = [np.log(model.model_.kernel.lengthscale.detach().numpy()).std() for model in models]
+    assert spreads[0] < 1 < spreads[1]
+    y_test = x_test[:, 0] + 0.5 * rng.normal(size=500)
+    kept, free = (model.log_density(x_test, y_test).mean() for model in models)
+    assert kept > free + 0.02

@@ -13,7 +13,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 from autogp import Posterior, SparseGP, elbo
 from autogp.data import ArraySource
-from autogp.kernels import RBF, ArcCosine
+from autogp.kernels import RBF, ArcCosine, LogNormal
 from autogp.likelihoods import Bernoulli, Gaussian, Poisson, Softmax, StudentT
 from autogp.linalg import NotPositiveDefiniteError
 from autogp.objectives import expected_log_prob
@@ -51,6 +51,28 @@ def test_the_collapsed_elbo_is_titsias():
         expected = density.log_prob(y[:, 0]) - (40 * 1.3 - low_rank.trace()) / (2 * 0.1)
     assert found.item() == pytest.approx(expected.item(), rel=1e-8)
     assert elbo(model, x, y, q=q).item() == pytest.approx(found.item(), rel=1e-10)  # where the maximum is
+
+
+def test_a_prior_adds_its_log_density_and_gradient():
+    x, y = problem()
+    kernel = RBF([0.7, 2.0], variance=1.3)
+    model = SparseGP(kernel + RBF(0.5), Gaussian(variance=0.1), x[:7])
+    plain, gradients = profile(model, x, y)()
+    kernel.priors = {"lengthscale": LogNormal(0.3, together=1.0, apart=0.5), "variance": LogNormal(0.1, 0.6, 0.8)}
+    found, raised = fullbatch.with_prior(profile(model, x, y))
+    covariance = torch.tensor([[1.25, 1.0], [1.0, 1.25]], dtype=torch.float64)
+    log_lengthscale = torch.tensor([0.7, 2.0], dtype=torch.float64).log()
+    away = log_lengthscale - 0.3
+    expected = torch.distributions.MultivariateNormal(torch.full((2,), 0.3).double(), covariance)
+    variance = torch.distributions.Normal(0.1, 1.0)  # 0.6^2 + 0.8^2 = 1
+    added = expected.log_prob(log_lengthscale) + variance.log_prob(torch.tensor(1.3).log())
+    assert (found - plain).item() == pytest.approx(added.item(), rel=1e-6)
+    names = list(profile(model, x, y).parameters)
+    changes = {name: a - b for name, a, b in zip(names, raised, gradients, strict=True)}
+    slope = -torch.linalg.solve(covariance, away)
+    assert torch.allclose(changes.pop("kernel.kernels.0.log_lengthscale")[0], slope)
+    assert changes.pop("kernel.kernels.0.log_variance").item() == pytest.approx(0.1 - math.log(1.3))
+    assert not any(each.any() for each in changes.values())
 
 
 LIKELIHOODS = {

@@ -561,7 +561,8 @@ class GPEstimator(BaseEstimator):
             variance = self._kernel_variance if start.variance is None else start.variance
             columns, first = self._columns_of(features), features.maps[0]
             joint = first.joint if isinstance(first, Columns) and columns else ()  # unless other features mix them
-            kernel = start_kernel(name, rows, features, groups, variance, seed, start.lengthscale, columns, joint)
+            lengthscale, prior = start.lengthscale, start.prior
+            kernel = start_kernel(name, rows, features, groups, variance, seed, lengthscale, columns, joint, prior)
         by_class = by_class if start.by_class is None else by_class and start.by_class
         if self._all_at_once(len(rows), likelihood, self._settings(len(rows), likelihood, seed)):
             size = min(FEWEST_INDUCING, self._most_inducing(len(rows), likelihood))

@@ -1,15 +1,18 @@
 """Which likelihood suits the targets: small models with each are compared on rows that they have not seen."""
 
+import copy
 import math
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
+from scipy.stats import nbinom, rankdata
 from sklearn.exceptions import ConvergenceWarning
 
 from autogp.data import Source, Subset
+from autogp.kernels.stationary import Stationary
 from autogp.likelihoods import (
     Beta,
     BoxCox,
@@ -21,6 +24,7 @@ from autogp.likelihoods import (
     Poisson,
     StudentT,
 )
+from autogp.model import SparseGP
 from autogp.objectives import log_predictive
 from autogp.training import FEWEST_INDUCING
 from autogp.training.step import FAILURES
@@ -36,7 +40,10 @@ TRIAL_ROWS = 1_200  # of which a third is held out
 TRIAL_EPOCHS, FURTHER_EPOCHS = 20, 10  # with Gaussian noise, and then with another likelihood
 LEAST_CORRELATION = 3.0  # standard errors of a rank correlation
 LEAST_GAIN = 0.01  # nats per row, and one standard error: below that the simpler likelihood stays
+LEAST_PROMISE = 0.005  # nats per row that residuals must promise, for a trial
+POWERS, DISPERSIONS = (0.0, 0.25, 0.5, 0.75, 1.5, 2.0), (0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
 LARGEST_COUNT = 10_000
+MOST_LOG_VARIANCE = math.log(4.0)  # of the kernel at first, where it is also that of a logarithm of noise
 
 
 def likelihood_named(name: str, y: np.ndarray) -> Likelihood:
@@ -78,35 +85,37 @@ def likelihood_named(name: str, y: np.ndarray) -> Likelihood:
             return Gaussian(outputs, variance=0.1)
 
 
-def choose_likelihood(estimator: "GPRegressor", rows: Source, y: np.ndarray, seed: int) -> str:
-    """The name of the likelihood with the largest log predictive density of held-out rows.
+def choose_likelihood(estimator: "GPRegressor", rows: Source, y: np.ndarray, seed: int) -> tuple[str, SparseGP | None]:
+    """The name of the likelihood with the largest log predictive density of held-out rows, and where to start from.
 
-    A likelihood other than Gaussian noise must be better by more than chance: its complexity has a price. Models with
-    other likelihoods start where that with Gaussian noise has ended.
+    A likelihood other than Gaussian noise must be better by more than chance: its complexity has a price. It is tried
+    only where the residuals of a model with Gaussian noise promise a gain, and starts where that model has ended.
     """
     if y.ndim > 1 or np.ptp(y) == 0:
-        return "gaussian"
+        return "gaussian", None
     candidates = _candidates(y)
     if estimator.objective == "loo":  # infinite for that likelihood
         candidates.remove("heteroscedastic")
     if len(y) < FEWEST_ROWS or len(candidates) == 1 or estimator.time_budget is not None:
-        return "gaussian"
+        return "gaussian", None
     order = np.random.default_rng(seed).permutation(len(y))[:TRIAL_ROWS]
     held, kept = np.sort(order[: len(order) // 3]), np.sort(order[len(order) // 3 :])
-    first = _trial(estimator, "gaussian", rows, kept)
-    best, found = "gaussian", _densities(first, Subset(rows, held))
-    if "heteroscedastic" in candidates and not _noise_varies(first, Subset(rows, held)):
-        candidates.remove("heteroscedastic")
+    first = best = _trial(estimator, "gaussian", rows, kept)
+    chosen, unseen = "gaussian", Subset(rows, held)
+    found = _densities(first, unseen)
     for name in candidates[1:]:
+        if not _promising(name, first, best, unseen, found.mean()):
+            continue
         try:
-            density = _densities(_trial(estimator, name, rows, kept, first), Subset(rows, held))
+            trial = _trial(estimator, name, rows, kept, first)
+            density = _densities(trial, unseen)
         except FAILURES:
             continue  # numbers that cannot be computed speak against it
         gain = density - found
         error = gain.std() / np.sqrt(len(gain))
         if np.isfinite(gain).all() and gain.mean() > max(LEAST_GAIN, error):
-            best, found = name, density
-    return best
+            chosen, best, found = name, trial, density
+    return chosen, first.model_ if chosen == "gaussian" else None
 
 
 def _candidates(y: np.ndarray) -> list[str]:
@@ -140,7 +149,10 @@ def _trial(
         setattr(trial, attribute, getattr(estimator, attribute))
     trial._is_trial = True
     if start is not None:
-        trial._start_at = start.model_
+        trial._start_at = copy.deepcopy(start.model_)
+        for part in trial._start_at.kernel.modules():
+            if name == "heteroscedastic" and isinstance(part, Stationary):
+                part.log_variance.data.clamp_(max=MOST_LOG_VARIANCE)
     with warnings.catch_warnings():  # a trial need not converge
         warnings.simplefilter("ignore", ConvergenceWarning)
         trial._fit_rows(Subset(rows, kept), rows.rows(kept)[1], None, None, ())
@@ -155,6 +167,47 @@ def _densities(trial: "GPRegressor", rows: Source) -> np.ndarray:
         density = log_predictive(trial.model_.likelihood, marginals, feed.targets(torch.from_numpy(y)))
         found[block] = (density.double().cpu() - trial._log_target_scale(y)).numpy()
     return found
+
+
+@torch.no_grad()
+def _predicted(trial: "GPRegressor", rows: Source) -> tuple[np.ndarray, np.ndarray]:
+    """Targets and their predicted means, in the units of the targets."""
+    _, y = rows.rows(np.arange(len(rows)))
+    found = []
+    for _, marginals, _ in trial._marginals(rows):
+        mean = trial.model_.likelihood.predict(*marginals[:3]).mean.double()
+        found.append((mean if trial.target_scaler_ is None else trial.target_scaler_.inverse_mean(mean)).cpu().numpy())
+    return np.asarray(y, dtype=np.float64), np.concatenate(found)[:, 0]
+
+
+def _promising(name: str, first: "GPRegressor", best: "GPRegressor", rows: Source, found: float) -> bool:
+    """Whether residuals of held-out rows speak for a trial of another likelihood.
+
+    `first` is the model with Gaussian noise, `best` that with the largest mean log density of these rows, `found`.
+    """
+    if name == "heteroscedastic":
+        return best.model_.likelihood.conjugate and _noise_varies(best, rows)
+    y, mean = _predicted(first, rows)
+    if mean.min() <= 0:  # a positive target is predicted badly
+        return True
+    if name == "box_cox":
+        return _power_density(y, mean, POWERS) - _power_density(y, mean, [1.0]) > LEAST_PROMISE
+    # A negative binomial with these means, and the variance mean + dispersion mean^2
+    densities = [nbinom.logpmf(y, 1 / each, 1 / (1 + each * mean)).mean() for each in DISPERSIONS]
+    return max(densities) - found > LEAST_PROMISE
+
+
+def _power_density(y: np.ndarray, mean: np.ndarray, powers: Sequence[float]) -> float:
+    """The largest mean log density of y where h(y) - h(mean) is normal, h(y) = y^power, or log y for 0.
+
+    With the best variance it is, but for a constant, -log(mean (h(y) - h(mean))^2) / 2 + mean log h'(y).
+    """
+    log_y, log_mean, found = np.log(y), np.log(mean), []
+    for power in powers:
+        apart = np.exp(power * log_y) - np.exp(power * log_mean) if power else log_y - log_mean
+        slope = (power - 1) * log_y.mean() + (math.log(power) if power else 0.0)
+        found.append(slope - 0.5 * math.log(np.square(apart).mean()))
+    return max(found)
 
 
 @torch.no_grad()

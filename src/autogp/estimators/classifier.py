@@ -35,7 +35,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     ----------
     n_inducing : int or "auto"
         Number of inducing inputs, the model's size: accuracy and time grow with it. "auto" begins with 50 and takes
-        more as long as they promise to raise the ELBO by 0.005 nats per row, up to 400, or fewer where there are many
+        more as long as they promise to raise the ELBO by 0.02 nats per row, up to 400, or fewer where there are many
         rows. Where training goes by batches, as with three classes and more, it is 200, or fewer for few rows.
     kernel : str or Kernel
         "rbf", "matern12", "matern32", "matern52", "rational_quadratic", "periodic", "linear", "arccosine", a kernel

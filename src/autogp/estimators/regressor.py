@@ -33,7 +33,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
     ----------
     n_inducing : int or "auto"
         Number of inducing inputs, the model's size: accuracy and time grow with it. "auto" begins with 50 and takes
-        more as long as they promise to raise the ELBO by 0.005 nats per row, up to 400, or fewer where there are many
+        more as long as they promise to raise the ELBO by 0.02 nats per row, up to 400, or fewer where there are many
         rows. Where training goes by batches, as with three classes and more, it is 200, or fewer for few rows.
     kernel : str or Kernel
         "rbf", "matern12", "matern32", "matern52", "rational_quadratic", "periodic", "linear", "arccosine", a kernel
@@ -189,9 +189,10 @@ class GPRegressor(RegressorMixin, GPEstimator):
             if name == "auto":
                 seed = 0 if self.random_state is None else self.random_state
                 seed = int(check_random_state(seed).randint(2**31 - 1))
-                name = choose_likelihood(self, rows, y, seed)
+                name, self._start_at = choose_likelihood(self, rows, y, seed)
             self._likelihood = likelihood_named(name, y)
         self._fit(rows, weights, validation, None, callbacks)
+        self._start_at = None
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None, exposure: Any = None) -> "GPRegressor":
         """Learns from more rows, without seeing the old ones again.

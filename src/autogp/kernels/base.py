@@ -1,10 +1,13 @@
 """What every kernel is, and the pieces that kernels are made of."""
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
+from autogp.kernels.priors import LogNormal
 from autogp.parameters import describe_parameters
 
 __all__ = ["Kernel", "check_finite", "check_points"]
@@ -25,6 +28,16 @@ class Kernel(nn.Module):
     >>> (Cosine() + Cosine()).gram(torch.zeros(3, 1), torch.zeros(1, 2, 1)).shape
     torch.Size([1, 3, 2])
     """
+
+    priors: Mapping[str, LogNormal] = MappingProxyType({})  # of positive parameters, by name; a file does not keep them
+
+    def log_prior(self) -> Tensor:
+        """Log density of the logarithms of all hyper-parameters that have a prior, here and in the kernels within."""
+        parts = [module for module in self.modules() if isinstance(module, Kernel)]
+        found = [
+            prior.log_density(getattr(part, f"log_{name}")) for part in parts for name, prior in part.priors.items()
+        ]
+        return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
 
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
         """Covariances [G, N, M] between the rows of x ([N, D] or [G, N, D]) and of z ([M, D] or [G, M, D])."""

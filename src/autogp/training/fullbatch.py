@@ -33,7 +33,7 @@ from autogp.training.progress import Callback, Interrupts, Progress, showing
 from autogp.training.schedule import Settings
 from autogp.training.settle import Block, Look, settle
 from autogp.training.state import History, from_json, grouped, to_json
-from autogp.training.step import FAILURES, Batch, NonFiniteError
+from autogp.training.step import FAILURES, Batch, NonFiniteError, gradients_of
 
 __all__ = ["Profile", "converge", "warn_unless_converged"]
 
@@ -355,7 +355,7 @@ class _Run:
             return refused
         self._put(vector)
         try:
-            value, gradients = self.profile()
+            value, gradients = with_prior(self.profile)
             value = -value.item() / self.feed.total_weight
             gradient = -_vector(gradients) / self.feed.total_weight
             if not math.isfinite(value + gradient.sum()):
@@ -398,7 +398,9 @@ class _Run:
             history.stopped = "callback"
         elif settings.time_budget is not None and self.seconds >= settings.time_budget:
             history.stopped = "time budget"
-        elif epoch > WINDOW and value - history.rows[-1 - WINDOW]["value"] < self.tolerance:
+        elif (
+            epoch > WINDOW and value - history.rows[-1 - WINDOW]["value"] < self.tolerance * self._share_of_tolerance()
+        ):
             history.stopped = "converged"
         elif epoch - history.best_epoch >= (settings.patience or PATIENCE):
             history.stopped = "no better score"
@@ -412,6 +414,11 @@ class _Run:
         if received:
             folder = None if self.checkpoints is None else self.checkpoints.folder
             raise interrupts.error(f"after step {epoch}", folder, received)
+
+    def _share_of_tolerance(self) -> float:
+        """The share of the tolerance that counts: a tenth where the ELBO is still steep."""
+        flat = np.abs(self.gradients[-1]).max(initial=0.0) < FLAT or self.model.likelihood.conjugate
+        return 1.0 if flat else 0.1
 
     def _finish(self) -> None:
         """Leaves the model in its best state, q included."""
@@ -481,6 +488,17 @@ class _Run:
             skipped=0,
             predictor=lambda: self.whole.predictor(q),
         )
+
+
+def with_prior(profile: Profile | Collapsed) -> tuple[Tensor, list[Tensor]]:
+    """The ELBO plus the log density of the kernel's hyper-parameters under their priors, and its gradients."""
+    value, gradients = profile()
+    log_prior = profile.model.kernel.log_prior()
+    if not log_prior.requires_grad:
+        return value, gradients
+    profile.value += log_prior.item()  # states are compared by it
+    own = gradients_of(log_prior, list(profile.parameters.values()))
+    return value + log_prior.detach(), [mine + theirs for mine, theirs in zip(gradients, own, strict=True)]
 
 
 def _vector(tensors: Iterable[Tensor]) -> np.ndarray:

@@ -28,7 +28,7 @@ __all__ = ["FEWEST_INDUCING", "converge_growing", "grow", "missing"]
 
 FEWEST_INDUCING, GROWTH = 50, 2  # at first, and by how much they are multiplied
 ROWS_EACH = 40  # for each inducing input, as long as there are to be more
-LEAST_GAIN = 0.005  # nats a row that more inducing inputs must promise
+LEAST_GAIN = 0.02  # nats a row that more inducing inputs must promise
 ROUGHLY = 2.0  # how much sooner than at the end it stops where more inducing inputs may come
 RIVAL_EPOCHS, RIVAL_GAIN = 25, 0.01  # of another kernel, and the nats a row by which it must be better
 MANY_NUMBERS = 1_000_000  # in Kzx: from here on float32 pays,
@@ -54,7 +54,7 @@ def converge_growing(
 
     It begins with those of the model, and as many rows as they can tell apart: there a step is cheap, and the
     hyper-parameters come near to where they will end. With an `open_end` the inducing inputs become more only as long
-    as more of them promise 0.005 nats a row. A `rival` of the model's kernel, of the same lengthscales and variance, is
+    as more of them promise 0.02 nats a row. A `rival` of the model's kernel, of the same lengthscales and variance, is
     tried with 100 inducing inputs, and takes its place where the ELBO gains 0.01 nats a row by it.
     """
     histories: list[History] = []
@@ -109,6 +109,7 @@ def _try(
     """Gives the model another kernel, from the hyper-parameters that it has, where the ELBO gains by it."""
     other = copy.deepcopy(model)
     other.kernel = rival(model.kernel.lengthscale.detach(), model.kernel.variance.detach())  # pyright: ignore
+    other.kernel.priors = model.kernel.priors
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         place = None if folder is None else folder.with_name("rival")
@@ -176,21 +177,23 @@ def grow(model: SparseGP, source: Source, size: int, seed: int = 0) -> None:
     z = model.inducing_inputs
     basis, variance = model.basis(x, model.prepare())  # [G, M, R], [G, R]
     own = len(z) > 1  # inducing inputs for each latent function
-    basis, left = basis.clone(), variance - basis.square().sum(1)
+    left, known = variance - basis.square().sum(1), basis.shape[1]
+    basis = torch.cat([basis, basis.new_empty(len(basis), max(0, size - known), basis.shape[2])], 1)
     chosen: list[Tensor] = []
-    while z.shape[1] + len(chosen) < size:
+    while known < size:
         most = (left / variance if own else (left / variance).sum(0, keepdim=True)).max(-1)
         if (most.values < LEAST_VARIANCE).any():
             break
         row = x[most.indices][:, None]  # [1 or G, 1, D]
-        place = most.indices[:, None, None].expand(len(basis), basis.shape[1], 1)
-        known = (basis.gather(2, place) * basis).sum(1)  # [G, R]
+        place = most.indices[:, None].expand(len(basis), 1)
+        column = basis[:, :known].gather(2, place[:, None].expand(-1, known, -1))
+        explained = (column.mT @ basis[:, :known])[:, 0]  # of the covariance with each row, [G, R]
         rest = torch.maximum(left, LEAST_VARIANCE * variance)  # one function may know the row that another does not
-        scale = rest.gather(1, most.indices[:, None].expand(len(left), 1)).sqrt()
-        new = (model.kernel.gram(row, x)[:, 0] - known) / scale
-        basis = torch.cat([basis, new[:, None]], 1)
+        new = (model.kernel.gram(row, x)[:, 0] - explained) / rest.gather(1, place).sqrt()
+        basis[:, known] = new
         left = (left - new.square()).clamp_min(0)
         chosen.append(row)
+        known += 1
     if not chosen:
         return
     q, added = Natural.of(model.posterior), len(chosen)

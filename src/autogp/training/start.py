@@ -19,6 +19,7 @@ from autogp.kernels import (
     ArcCosine,
     Kernel,
     Linear,
+    LogNormal,
     Matern12,
     Matern32,
     Matern52,
@@ -48,6 +49,9 @@ DISTANCE_ROWS = 1_000
 SMALL_SAMPLE = 5_000  # up to here k-means proper, above with minibatches
 START_SPREAD = 0.1  # of the mean of q(v), standard deviations of its prior
 STRETCH = 7.0  # how much longer the lengthscales of latents are that do not start at 0
+# The prior of lengthscales: its median, half median distances, and the deviations of their logarithms, all together and
+# each from the others.
+LONGER, TOGETHER, APART = 2.0, 1.0, 0.5
 KERNELS = (
     "rbf",
     "matern12",
@@ -66,13 +70,14 @@ class Start:
     """Where an estimator's model starts, in place of what it would choose.
 
     >>> Start(variance=20.0)
-    Start(variance=20.0, lengthscale=None, by_class=None, dtype=None, latents=True)
+    Start(variance=20.0, lengthscale=None, by_class=None, dtype=None, prior=True, latents=True)
     """
 
     variance: float | None = None  # of the kernel; by default 10 for classes, else 1
     lengthscale: float | None = None  # for all columns; by default half the median distance between rows
     by_class: bool | None = None  # whether each class has its share of the inducing inputs; by default it has
     dtype: str | None = None  # of blocks of rows, float32 or float64; by default float64 up to 50 columns
+    prior: bool = True  # whether lengthscales have a log-normal prior, where training sees all rows at once
     latents: bool = True  # whether latent functions start where the likelihood says, such as the nodes of a network
 
     def __post_init__(self) -> None:
@@ -130,17 +135,21 @@ def start_kernel(
     lengthscale: float | None = None,
     columns: dict[str, tuple[int, list[int]]] | None = None,
     joint: Sequence[Sequence[int]] = (),
+    prior: bool = False,
 ) -> Kernel:
     """A kernel by its name or as an expression, for `groups` latent functions (1: shared), one lengthscale per input.
 
     Unless they are given, lengthscales start at half the median distance between the features of rows, where an RBF
-    kernel is exp(-2). For expressions that name columns, `columns` has the place of each in the source, and which
-    features come from it. Each list of features in `joint` shares a lengthscale.
+    kernel is exp(-2). With `prior` those of a stationary kernel have a log-normal prior, whose median is the median
+    distance; it grows as the square root of the number of columns. For expressions that name columns, `columns` has
+    the place of each in the source, and which features come from it. Each list of features in `joint` shares a
+    lengthscale.
     """
     columns = columns or {}
     x, _ = sample_rows(source, features, DISTANCE_ROWS, seed)
     if name in KERNELS:
-        return _named_kernel(name, x, groups, variance, lengthscale, shared=_shared(range(x.shape[1]), joint))
+        shared = _shared(range(x.shape[1]), joint)
+        return _named_kernel(name, x, groups, variance, lengthscale, shared=shared, prior=prior)
     addends = terms_of(name, KERNELS)
     variance = variance if len(addends) == 1 else 1.0
 
@@ -156,7 +165,7 @@ def start_kernel(
         period, own = given.get("period"), given.get("lengthscale")
         shared = _shared(places or range(x.shape[1]), joint) if own is None else None
         size, scale = term.options.get("variance", variance), lengthscale if own is None else own
-        kernel = _named_kernel(term.name, part, groups, size, scale, period, shared)
+        kernel = _named_kernel(term.name, part, groups, size, scale, period, shared, prior)
         if period is not None:
             kernel.log_period.requires_grad_(False)  # it is known
         return Selected(kernel, places) if places else kernel
@@ -201,6 +210,7 @@ def _named_kernel(
     lengthscale: float | Tensor | None,
     period: Tensor | None = None,
     shared: list[int] | None = None,
+    prior: bool = False,
 ) -> Kernel:
     """A kernel by its name for inputs such as x [R, D], of which some may share lengthscales."""
     apart = pdist(x)
@@ -215,10 +225,14 @@ def _named_kernel(
         "matern52": Matern52,
         "rational_quadratic": RationalQuadratic,
     }
-    if name in stationary and shared is not None:
-        return stationary[name](lengthscales[:, : max(shared) + 1], size, shared=shared)
     if name in stationary:
-        return stationary[name](lengthscales, size)
+        if shared is not None:
+            kernel = stationary[name](lengthscales[:, : max(shared) + 1], size, shared=shared)
+        else:
+            kernel = stationary[name](lengthscales, size)
+        if prior:
+            kernel.priors = {"lengthscale": LogNormal(math.log(LONGER * typical / 2), TOGETHER, APART)}
+        return kernel
     if name == "categorical":  # the same correlation exp(-d^2 / 2 lengthscale^2) between any two categories
         return RBF(lengthscales[:, :1], size)
     if name == "periodic":
