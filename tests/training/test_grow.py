@@ -77,6 +77,17 @@ def test_rows_that_are_inducing_inputs_already_are_not_taken_again():
     assert model.inducing_inputs.shape[-2] == 3
 
 
+def test_inducing_inputs_are_added_until_all_rows_are_known_to_rounding():
+    """Targets with little noise under a kernel of large variance need rows whose variance is nearly known."""
+    model, source = trained(Gaussian(variance=0.1))
+    model.kernel = RBF(torch.full((1, 2), 4.0, dtype=torch.float64))
+    grow(model, source, 80)
+    x = torch.from_numpy(source.rows(np.arange(80))[0])
+    left = model.marginals(model.embed(x), model.prepare()).residual
+    assert model.inducing_inputs.shape[-2] < 80
+    assert left.max() < 1e-7
+
+
 def test_what_is_missing_is_the_trace_of_titsias_bound():
     model, source = trained(Gaussian(variance=0.1))
     x = torch.from_numpy(source.rows(np.arange(80))[0])

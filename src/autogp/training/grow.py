@@ -28,13 +28,14 @@ __all__ = ["FEWEST_INDUCING", "converge_growing", "grow", "missing"]
 
 FEWEST_INDUCING, GROWTH = 50, 2  # at first, and by how much they are multiplied
 ROWS_EACH = 40  # for each inducing input, as long as there are to be more
-LEAST_GAIN = 0.02  # nats a row that more inducing inputs must promise
+LEAST_GAIN = 0.02  # nats a row that more inducing inputs must promise,
+LEAST_GAIN_OF_MANY = 0.005  # and with more rows than that for each of them, where noise takes up what they miss
 ROUGHLY = 2.0  # how much sooner than at the end it stops where more inducing inputs may come
 RIVAL_EPOCHS, RIVAL_GAIN = 25, 0.01  # of another kernel, and the nats a row by which it must be better
 MANY_NUMBERS = 1_000_000  # in Kzx: from here on float32 pays,
 LEAST_NOISE = 2e-3  # of the targets' variance, and of the prior's, for which it is enough
 CANDIDATES = 2_000  # rows of which some become inducing inputs
-LEAST_VARIANCE = 1e-6  # of the prior's: a row with less is told by the inducing inputs already
+LEAST_VARIANCE = 1e-9  # of the prior: a row with less is known but for jitter. Targets without noise need nearly that
 
 
 def converge_growing(
@@ -54,8 +55,9 @@ def converge_growing(
 
     It begins with those of the model, and as many rows as they can tell apart: there a step is cheap, and the
     hyper-parameters come near to where they will end. With an `open_end` the inducing inputs become more only as long
-    as more of them promise 0.02 nats a row. A `rival` of the model's kernel, of the same lengthscales and variance, is
-    tried with 100 inducing inputs, and takes its place where the ELBO gains 0.01 nats a row by it.
+    as more of them promise 0.02 nats a row, or 0.005 with more than 40 rows for each. A `rival` of the model's kernel,
+    of the same lengthscales and variance, is tried with 100 inducing inputs, and takes its place where the ELBO gains
+    0.01 nats a row by it.
     """
     histories: list[History] = []
     hurried = False  # no time is left: one iteration with all rows is the last
@@ -147,7 +149,9 @@ def _used_up(settings: Settings, histories: list[History]) -> bool:
 
 
 def _promising(model: SparseGP, source: Source, target_scaler: TargetScaler | None, seed: int) -> bool:
-    return missing(model, source, Feed(model, len(source), None, target_scaler), seed) >= LEAST_GAIN
+    many = len(source) > ROWS_EACH * model.inducing_inputs.shape[-2]
+    promised = missing(model, source, Feed(model, len(source), None, target_scaler), seed)
+    return promised >= (LEAST_GAIN_OF_MANY if many else LEAST_GAIN)
 
 
 @torch.no_grad()
