@@ -127,7 +127,7 @@ PLAIN: dict[str, dict[str, Callable | SimpleNamespace]] = {
     "_OwnDistance": {"autogp.distances._OwnDistance": SimpleNamespace(apply=own_distance)},
     "_Distance": {"autogp.distances._Distance": SimpleNamespace(apply=distance)},
     "_Whiten": {"autogp.model.whiten": whiten},
-    "_Solve": {"autogp.model.solve": solve},
+    "_Solve": {"autogp.moments.solve": solve},
     "expected_log_normal": {"autogp.moments.expected_log_normal": expected_log_normal},
     "_Projection": {
         "autogp.moments.DenseMoments.project": dense_projection,

@@ -45,6 +45,7 @@ ALLOWED_IN_MATHEMATICS = {"autogp", "torch", "numpy"} | {
     "math",
     "numbers",
     "operator",
+    "types",
     "typing",
 }
 ROOT = Path(autogp.__file__).parent

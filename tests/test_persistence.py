@@ -443,7 +443,7 @@ def victim() -> tuple[dict[str, Any], dict[str, Tensor]]:
         f"{name}.{key}": tensor for name, module in modules.items() for key, tensor in module.state_dict().items()
     }
     arccosine = {"degree": 1, "depth": 2, "bias": None, "normalize": False}
-    members = [entry("RBF"), entry("ArcCosine", **arccosine)]
+    members = [entry("RBF", shared=None), entry("ArcCosine", **arccosine)]
     maps = [entry("Scaling"), entry("PrincipalComponents", num_components=2)]
 
     def model(kernel: dict, likelihood: dict, features: Any = None) -> dict[str, Any]:
@@ -453,7 +453,7 @@ def victim() -> tuple[dict[str, Any], dict[str, Tensor]]:
     described = {
         "model": model(entry("Sum", kernels=members), entry("Softmax", num_classes=3), entry("Chain", maps=maps)),
         "mixed": model(entry("Linear"), entry("StudentT", num_outputs=1)),
-        "plain": model(entry("RBF"), entry("Gaussian", num_outputs=1)),
+        "plain": model(entry("RBF", shared=None), entry("Gaussian", num_outputs=1)),
         "scaler": entry("TargetScaler"),
     }
     versions = {"autogp": "0.1.0", "torch": "2.13.0"}
@@ -618,6 +618,10 @@ ATTACKS: dict[str, Callable] = {
         for value in [0, -1, 101, 10**9, 2**63, 2**64, 10**400, 2.0, 1e300, True, "2", None, [2], {}]
     },
     **{f"degree {value}": put(f"{ARC}/degree", value) for value in [3, -1, 1.0, True, "1", None, 10**30]},
+    **{
+        f"shared {value}": put(f"{KERNEL}/arguments/kernels/0/arguments/shared", value)
+        for value in [0, "01", [0], [0.0, 1.0], [0, 2], [[0], [1]], [0, 1, 1]]
+    },
     **{f"normalize {value}": put(f"{ARC}/normalize", value) for value in [0, 1, "no", None, [], [False]]},
     **{
         f"classes {str(value)[:30]}": put(CLASSES, value)

@@ -1,6 +1,7 @@
 """Kernels of the distance between two points: RBF and Matérn, isotropic or with one lengthscale per input (ARD)."""
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ class Stationary(Kernel):
         super().__init__()
         self.log_lengthscale = positive_parameter(lengthscale, "lengthscale", ndim=2)
         self.log_variance = positive_parameter(variance, "variance")
-        self.shared = None if shared is None else list(shared)
+        self.shared = None if shared is None else [operator.index(each) for each in shared]
         if self.shared is not None and sorted(set(self.shared)) != list(range(self.log_lengthscale.shape[-1])):
             raise ValueError("shared must have for each input the number of its lengthscale, and leave none out")
 
