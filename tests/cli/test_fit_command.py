@@ -219,10 +219,10 @@ def test_targets_that_do_not_suit_the_task_are_refused(error: Callable[..., str]
     assert "say with --target where the targets are" in error("fit", tmp_path / "x.npz", *out)
     np.savez(tmp_path / "unequal.npz", x=np.eye(3), y=np.arange(2))
     assert "unequal.npz: x has 3 rows, but y has 2" in error("fit", tmp_path / "unequal.npz", *out)
-    table(tmp_path / "huge.csv", a=[1, 2, 1e300], y=[1, 2.5, 3])
-    assert "1e+300, too large to be scaled, first in row 2, column 'a'" in error(
-        "fit", tmp_path / "huge.csv", "-t", "y", *out
-    )
+    table(tmp_path / "huge.csv", a=[1, 2, 1e300], y=[1, 2.5, 3e200], z=[1, 2.5, 3])
+    huge = "too large to be scaled, first in row 3"
+    assert f"1e+300, {huge}, column 'a' (counted from 1)" in error("fit", tmp_path / "huge.csv", "-t", "z", *out)
+    assert f"3e+200, {huge} (counted from 1)" in error("fit", tmp_path / "huge.csv", "-t", "y", "--ignore", "a", *out)
     assert "--ignore is for columns that have names" in error("fit", tmp_path / "x.npz", "--ignore", "a", *out)
 
 

@@ -18,7 +18,7 @@ from autogp import GPClassifier, GPRegressor, load_model
 from autogp.data import ArraySource, as_table, open_source
 from autogp.features import Convolutional
 from autogp.report import write_report
-from autogp.report.heldout import features, percent
+from autogp.report.heldout import features, share_of
 
 KINDS = ["digits", "passengers", "arm", "visitors"]
 
@@ -102,7 +102,8 @@ def test_farthest_off_are_the_largest_errors_in_standard_deviations(arm, reports
 def test_importance_has_a_bar_for_each_column_with_its_share(arm, reports):
     shares = arm.estimator.feature_importances_
     for column, share in enumerate(shares):
-        assert f"x{column} {percent(share)}" in reports["arm"].words
+        assert f"x{column} {share_of(share)}" in reports["arm"].words
+    assert (share_of(3e-6), share_of(0.0), share_of(0.0123)) == ("under 0.1 %", "under 0.1 %", "1.2 %")
 
 
 def nearest_rows(fitted: Fitted) -> np.ndarray:

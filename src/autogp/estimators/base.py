@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from autogp.data import Deformations, Deformed, Source, Subset, Summary, TableEncoder, TargetScaler, summarise
 from autogp.estimators.files import save_estimator
 from autogp.estimators.gaps import Filled, Gaps
-from autogp.estimators.inputs import WithTargets, as_source, is_source, targets_of
+from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
 from autogp.estimators.remarks import remarks_on_columns
 from autogp.estimators.summary import describe, importances
 from autogp.estimators.weights import checked_weights, merged
@@ -212,6 +212,8 @@ class GPEstimator(BaseEstimator):
             if not is_source(X):
                 raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
             y = targets_of(source)
+        if isinstance(y, np.ndarray) and getattr(X, "encoder", None) is not None:
+            refuse_non_finite(y, "y", missing=True, first=1)  # rows of a file
         y = self._check_targets(y)
         if len(y) != len(source):
             raise ValueError(f"X has {len(source)} rows, but y has {len(y)}")

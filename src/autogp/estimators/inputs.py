@@ -151,7 +151,7 @@ def _checked_source(estimator: Any, source: Any, reset: bool) -> Source:
             f"X was opened with columns or an encoding of its own, not with those of fit: open_source(path, {names})"
         )
     if encoder is not None and isinstance(source, ArraySource):
-        refuse_non_finite(source.x, "X", encoder.used, missing=True)
+        refuse_non_finite(source.x, "X", encoder.used, missing=True, first=1)
     if columns != expected:
         raise ValueError(f"X has {columns} features, but {type(estimator).__name__} is expecting {expected} features")
     return source
@@ -167,10 +167,11 @@ def _encodes_alike(estimator: Any, encoder: TableEncoder) -> bool:
 
 
 def refuse_non_finite(
-    values: Any, name: str, columns: Any = None, missing: bool = False, largest: float = LARGEST
+    values: Any, name: str, columns: Any = None, missing: bool = False, largest: float = LARGEST, first: int = 0
 ) -> None:
     """Raises ValueError naming the first number of an array [N] or [N, D] (dense or sparse) that is not finite, or
-    beyond the largest; where values may be missing, NaN passes."""
+    beyond the largest; where values may be missing, NaN passes. `first` is the number of the first row, which is 1 in
+    files."""
     if values.dtype.kind != "f":
         return
     step = max(1, CHECKED_NUMBERS // math.prod(values.shape[1:]))
@@ -182,10 +183,10 @@ def refuse_non_finite(
         place = tuple(np.argwhere(_wrong(block, missing, largest))[0].tolist())
         value = block[place]
         what = "NaN" if np.isnan(value) else "infinity" if np.isinf(value) else f"{value:g}, too large to be scaled"
-        where = f"row {start + place[0]}"
+        where = f"row {first + start + place[0]}"
         if len(place) > 1:
             where += f", column {place[1] if columns is None else repr(columns[place[1]])}"
-        raise ValueError(f"Input {name} contains {what}, first in {where} (counted from 0).")
+        raise ValueError(f"Input {name} contains {what}, first in {where} (counted from {first}).")
 
 
 def _wrong(values: np.ndarray, missing: bool, largest: float) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -108,13 +109,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What is varied, in words: mnist-ours-loo-200-seed0."""
+        """What is varied, in words that are also a file name: mnist-ours-loo-200-seed0."""
         parts = [self.experiment.name]
         parts += [self.data] if len(self.experiment.data) > 1 else []
         parts += [self.kernel] if len(self.experiment.kernels) > 1 and self.kernel else []
         parts += [self.preset_name] if self.is_peer else [self.preset_name, self.objective, str(self.inducing)]
         parts += [f"{self.samples}samples"] if self.samples is not None else []
-        return "-".join([*parts, f"seed{self.seed}"]).replace(" ", "-")
+        return re.sub(r"[, ]+", "-", "-".join([*parts, f"seed{self.seed}"]))
 
     @property
     def is_peer(self) -> bool:

@@ -155,6 +155,11 @@ def percent(share: Any) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
+def share_of(importance: Any) -> str:
+    """In tenths of a percent: what is less is noise of the rows that it was measured on."""
+    return "under 0.1 %" if importance < 0.0005 else percent(importance)
+
+
 def _shown(value: Any) -> str:
     if value is None or value != value or str(value) == "<NA>":
         return "–"

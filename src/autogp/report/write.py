@@ -16,7 +16,7 @@ from autogp.estimators.summary import described_facts
 from autogp.features.base import as_map
 from autogp.report.classes import class_content
 from autogp.report.figures import training_figure
-from autogp.report.heldout import HeldOut, figure_of, percent
+from autogp.report.heldout import HeldOut, figure_of, percent, share_of
 from autogp.report.numbers import number_content
 from autogp.report.pictures import heat_map, picture
 from autogp.storage import replacing
@@ -135,10 +135,10 @@ def _importance(held: HeldOut) -> dict[str, Any]:
     left_out = {} if encoder is None else encoder.ignored
     order = [i for i in np.argsort(-shares, kind="stable") if held.names[i] not in left_out][:MOST_BARS]
     bars = [
-        {"name": held.names[i], "share": percent(shares[i]), "width": f"{100 * shares[i] / shares.max():.1f}"}
+        {"name": held.names[i], "share": share_of(shares[i]), "width": f"{100 * shares[i] / shares.max():.1f}"}
         for i in order
     ]
-    return {"bars": bars, "others": len(shares) - len(left_out) - len(bars), "rest": percent(1 - shares[order].sum())}
+    return {"bars": bars, "others": len(shares) - len(left_out) - len(bars), "rest": share_of(1 - shares[order].sum())}
 
 
 def _filters(held: HeldOut) -> list[str]:
