@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autogp.data.sources import Source
+from autogp.data.sources import Source, as_tensor
 
 __all__ = ["Batches", "prefetch"]
 
@@ -98,7 +98,7 @@ def prefetch(
 
     def load(step: int) -> tuple[int, Tensor, Tensor]:
         x, y = batches.load(step)
-        return step, _as_tensor(x), _as_tensor(y)
+        return step, _pinned(x), _pinned(y)
 
     steps = iter(count(start) if stop is None else range(start, stop))
     if _is_quick(batches):
@@ -123,7 +123,6 @@ def _is_quick(batches: Batches) -> bool:
     return x.nbytes * min(batches.batch_size, len(batches.source)) < SMALL_BATCH_BYTES
 
 
-def _as_tensor(array: np.ndarray) -> Tensor:
-    # Copies only what torch cannot share: arrays that are read-only (memory-mapped files) or run backwards.
-    tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+def _pinned(array: np.ndarray) -> Tensor:
+    tensor = as_tensor(array)
     return tensor.pin_memory() if torch.cuda.is_available() else tensor

@@ -12,7 +12,7 @@ import torch
 
 from autogp.data.encoding import TableEncoder
 
-__all__ = ["ArraySource", "Source", "Subset", "blocks", "evenly_spaced", "fingerprint"]
+__all__ = ["ArraySource", "Source", "Subset", "as_tensor", "blocks", "evenly_spaced", "fingerprint"]
 
 BLOCK_NUMBERS = 2**22  # read at a time
 
@@ -153,6 +153,11 @@ def blocks(source: Source) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         rows = slice(start, min(start + step, len(source)))
         x, y = source.rows(np.arange(rows.start, rows.stop))
         yield rows, np.asarray(x), np.asarray(y)
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Without a copy, but of arrays that torch cannot share: read-only (memory-mapped files), or running backwards."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def fingerprint(source: Source) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from autogp.data.sources import Source, evenly_spaced
+from autogp.data.sources import Source, as_tensor, evenly_spaced
 
 __all__ = ["Moments", "Summary", "check_finite", "summarise"]
 
@@ -121,10 +120,10 @@ def check_finite(
         _check_chunk(indices, x, y, allow_missing_targets, allow_missing_inputs)
         if check_targets is not None:
             try:
-                check_targets(_tensor(y))
+                check_targets(as_tensor(y))
             except ValueError:  # once more with the rows before, for the row's number
                 so_far = [y for _, _, y in islice(_chunks(source, None, chunk_rows), number + 1)]
-                check_targets(_tensor(np.concatenate(so_far)))
+                check_targets(as_tensor(np.concatenate(so_far)))
                 raise
 
 
@@ -146,10 +145,6 @@ def _chunks(
         indices = np.arange(start, stop) if sample is None else sample[start:stop]
         x, y = source.rows(indices)
         yield indices, np.asarray(x), np.asarray(y)
-
-
-def _tensor(y: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.require(y, requirements=["C", "W"]))
 
 
 def _check_chunk(

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from autogp.data import Deformations, Deformed, Source, Subset, Summary, TableEncoder, TargetScaler, summarise
+from autogp.data.sources import as_tensor
 from autogp.estimators.files import save_estimator
 from autogp.estimators.gaps import Filled, Gaps
 from autogp.estimators.inputs import WithTargets, as_source, is_source, refuse_non_finite, targets_of
@@ -32,16 +33,14 @@ from autogp.kernels import RBF, Kernel
 from autogp.likelihoods import InfiniteLOOError, Likelihood
 from autogp.model import Marginals, Predictor, SparseGP
 from autogp.objectives import expected_log_prob, log_predictive
-from autogp.posteriors import Natural
 from autogp.printing import escaped
 from autogp.training import (
     BATCH_SIZE,
-    FEWEST_INDUCING,
     KERNELS,
     Callback,
+    History,
     Settings,
     Start,
-    absorb,
     converge_growing,
     mix,
     refine,
@@ -51,28 +50,20 @@ from autogp.training import (
     start_latents,
     train,
 )
+from autogp.training.affordable import ONE_BATCH, all_at_once, first_inducing, most_inducing, settings_for
 from autogp.training.distributed import processes
 from autogp.training.expression import terms_of
 from autogp.training.feed import Feed, device_named
 from autogp.training.progress import RowsDone, checkpoints_in, showing
+from autogp.training.stream import absorb_rows
 from autogp.training.threads import threads_for
 
 __all__ = ["GPEstimator"]
 
 SCORE_ROWS = 20_000  # of the training data, for elbo_ and loo_score_
 SCALED_ROWS = 20_000  # enough to scale the outputs of a feature map by
-STREAM_ROWS = 1_000  # absorbed at a time by partial_fit
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
-ONE_BATCH = 2_000  # rows
-NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
-NETWORK_RATE = 0.1  # of latent functions that start away from 0; at 0.05 the noise is still too large at the end
-SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
-AFFORDABLE_PASS, CHEAP_PASS = 1e10, 1.5e8  # multiplications: for as many inducing inputs as were asked for, for "auto",
-CHEAP_SUMS = 7e9  # and for "auto" where all rows share Gaussian noise
 RIVAL_ROWS = 5_000  # from which the RBF kernel is tried beside the Matérn
-MOST_INDUCING = 400  # that "auto" takes, and
-BATCH_INDUCING, BATCH_ROWS_EACH = 200, 5  # where it learns from batches: at most, and rows for each of them
-COUPLED_PASSES = 5  # over the rows, until q has settled where a row couples latent functions
 FEWEST_REFINED = 1_000  # rows from which "auto" tries the predictive density,
 REFINED_SHARE = 0.5  # for so many epochs beside the ELBO's
 
@@ -270,6 +261,7 @@ class GPEstimator(BaseEstimator):
             callbacks = [_after(before, callback) for callback in callbacks]
         likelihood, self.target_scaler_ = self._start_likelihood(summary)
         self.model_ = model = self._start_model(rows, features, likelihood, seed, by_class=strata is not None)
+        self.history_: list[dict[str, Any]] = []
         folder = None if self.checkpoint is None else Path(self.checkpoint)
         with threads_for(model, count), checkpoints_in(folder):
             self._train(model, rows, weights, validation, strata, seed, callbacks)
@@ -377,7 +369,8 @@ class GPEstimator(BaseEstimator):
         part: str = "",
     ) -> None:
         """Trains from where the model is; `part` is the folder of its checkpoints within that of all."""
-        self.settings_ = settings = self._settings(len(rows), model.likelihood, seed)
+        own = self.settings is not None
+        self.settings_ = settings = settings_for(self._given_settings(seed), len(rows), model.likelihood, own_rates=own)
         common: dict[str, Any] = {
             "weights": weights,
             "validation": validation,
@@ -386,7 +379,7 @@ class GPEstimator(BaseEstimator):
             "verbose": self.verbose,
         }
         histories = []
-        at_once = self._all_at_once(len(rows), model.likelihood, settings)
+        at_once = self._all_at_once(len(rows), model.likelihood)
         if self.augment is not None and not at_once and settings.plan is None:  # as many steps as without copies
             steps = math.ceil(len(rows) / self._variants / (settings.batch_size or BATCH_SIZE))
             epochs = max(2, round(settings.epochs(steps) / self._variants))
@@ -413,12 +406,16 @@ class GPEstimator(BaseEstimator):
             common = {"callbacks": callbacks, "verbose": self.verbose}
             refined = refine(model, rows, settings, epochs, strata, self.target_scaler_, folder, **common)
             histories += [] if refined is None else [refined]
-        self.history_: list[dict[str, Any]] = []
         for history in histories:
-            before = self.history_[-1] if self.history_ else {"epoch": 0, "step": 0, "seconds": 0.0}
-            self.best_epoch_ = before["epoch"] + history.best_epoch
-            self.history_ += _continued(history.rows, before)
+            self._append(history)
             self.stopped_ = history.stopped
+
+    def _append(self, history: History) -> None:
+        """A run goes on where the one before has ended."""
+        last = self.history_[-1] if self.history_ else {}
+        before = {name: last.get(name, 0) for name in ("epoch", "step", "seconds")}
+        self.best_epoch_ = before["epoch"] + history.best_epoch
+        self.history_ += [row | {name: before[name] + row[name] for name in before} for row in history.rows]
 
     def _mix(self, model: SparseGP, rows: Source, weights: np.ndarray | None, callbacks: Sequence[Callback]) -> None:
         """Puts a mixture in the place of the Gaussian q that was trained."""
@@ -434,8 +431,7 @@ class GPEstimator(BaseEstimator):
             verbose=self.verbose,
         )
         if history is not None:
-            self.best_epoch_ = self.history_[-1]["epoch"] + history.best_epoch
-            self.history_ += _continued(history.rows, self.history_[-1])
+            self._append(history)
 
     def _train_beside_gaps(
         self,
@@ -447,8 +443,7 @@ class GPEstimator(BaseEstimator):
         callbacks: Sequence[Callback],
     ) -> None:
         """Goes on with what the gaps of a row hide as noise of that row alone, where all rows share the same noise."""
-        likelihood, first = model.likelihood, self.history_
-        beside = likelihood.with_row_noise()
+        likelihood, beside = model.likelihood, model.likelihood.with_row_noise()
         if beside is None or self.settings_.time_budget is not None:
             return
         rows, validation = self._beside_gaps(rows), None if validation is None else self._beside_gaps(validation)
@@ -458,8 +453,6 @@ class GPEstimator(BaseEstimator):
             self._train(model, rows, weights, validation, None, seed, callbacks, "gaps")
         finally:
             model.likelihood, self.target_scaler_ = likelihood, scaler
-        self.best_epoch_ += first[-1]["epoch"]
-        self.history_ = first + _continued(self.history_, first[-1])
 
     @torch.no_grad()
     def _beside_gaps(self, source: Source) -> Source:
@@ -467,7 +460,7 @@ class GPEstimator(BaseEstimator):
         predictor, targets = self._predictor, []
         for start in range(0, len(source), predictor.chunk_rows):
             x, y = source.rows(np.arange(start, min(start + predictor.chunk_rows, len(source))))
-            y = self._feed.targets(torch.from_numpy(np.require(y, requirements=["C", "W"])))
+            y = self._feed.targets(as_tensor(y))
             targets.append(torch.cat([y, self._gaps.spread(predictor, x).to(y)], -1).cpu().numpy())
         return WithTargets(source, np.concatenate(targets))
 
@@ -488,34 +481,13 @@ class GPEstimator(BaseEstimator):
         return self.kernel == "auto" and model.likelihood.shared_noise is not None and count >= RIVAL_ROWS
 
     def _most_inducing(self, count: int, likelihood: Likelihood) -> int:
-        """As many as were asked for, or as a pass over all rows can afford."""
-        if self.n_inducing != "auto":
-            return int(self.n_inducing)
-        passes = _passes(likelihood)
-        affordable = math.isqrt(int(_cheap_pass(likelihood) / (count * passes)))
-        fewest = FEWEST_INDUCING if passes > likelihood.num_latents else 2 * FEWEST_INDUCING
-        return min(MOST_INDUCING, max(fewest, affordable), count)
+        return most_inducing(self.n_inducing, count, likelihood)
 
-    def _all_at_once(self, count: int, likelihood: Likelihood, settings: Settings) -> bool:
-        """Whether a pass over all rows is affordable: then training ends when it converges.
+    def _all_at_once(self, count: int, likelihood: Likelihood) -> bool:
+        return all_at_once(self.n_inducing, count, likelihood, self._given_settings(0))
 
-        Not where the ELBO has no closed form, as for a softmax: it converges slowly, and to worse probabilities than
-        batches find.
-        """
-        work = count * _passes(likelihood) * self._most_inducing(count, likelihood) ** 2
-        return (
-            "elbo" not in likelihood.sampled
-            and not any(likelihood.start_values or ())
-            and settings.optimiser == "natural"
-            and settings.plan is None
-            and (self.settings is None or self.settings.batch_size is None)
-            and self.batch_size is None
-            and work <= (_cheap_pass(likelihood) if self.n_inducing == "auto" else AFFORDABLE_PASS)
-        )
-
-    def _settings(self, count: int, likelihood: Likelihood, seed: int) -> Settings:
-        """Settings for so many rows: those given, and what the estimator's own arguments say. Where one batch holds all
-        rows and nothing is sampled, steps have no noise: they may be long."""
+    def _given_settings(self, seed: int) -> Settings:
+        """The user's: those given as such, and what the estimator's own arguments say."""
         given = {
             "objective": None if self.objective == "auto" else self.objective,
             "max_epochs": self.max_epochs,
@@ -524,22 +496,10 @@ class GPEstimator(BaseEstimator):
             "time_budget": self.time_budget,
             "device": None if self.device == "auto" else self.device,
         }
-        base = self.settings or Settings()
-        found = replace(base, seed=seed, **{name: value for name, value in given.items() if value is not None})
+        given = {name: value for name, value in given.items() if value is not None}
+        found = replace(self.settings or Settings(), seed=seed, **given)
         if self.n_components > 1 and found.time_budget is not None:
             found = replace(found, time_budget=found.time_budget / 2)  # the other half is for the mixture
-        if found.batch_size is None:
-            found = replace(found, batch_size=count if count <= ONE_BATCH else None)
-        whole = found.batch_size is not None and found.batch_size >= count
-        if whole and self.settings is None and not likelihood.sampled & {"elbo", found.objective}:
-            found = replace(found, natural_rates=NOISELESS_RATES)
-            if any(likelihood.start_values or ()):
-                found = replace(found, learning_rate=NETWORK_RATE)
-        if whole and found.patience is None and found.max_epochs is None:
-            found = replace(found, patience=SETTLED_EPOCHS)
-            nodes = sum(map(bool, likelihood.start_values or ()))
-            if nodes > 1:  # until the noise is learnt: before, intervals are too wide
-                found = replace(found, max_epochs=nodes * found.epochs(1))
         return found
 
     def _held_out(self, count: int, strata: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -566,11 +526,7 @@ class GPEstimator(BaseEstimator):
             lengthscale, prior = start.lengthscale, start.prior
             kernel = start_kernel(name, rows, features, groups, variance, seed, lengthscale, columns, joint, prior)
         by_class = by_class if start.by_class is None else by_class and start.by_class
-        if self._all_at_once(len(rows), likelihood, self._settings(len(rows), likelihood, seed)):
-            size = min(FEWEST_INDUCING, self._most_inducing(len(rows), likelihood))
-        else:
-            most = min(BATCH_INDUCING, max(FEWEST_INDUCING, len(rows) // BATCH_ROWS_EACH))
-            size = most if self.n_inducing == "auto" else int(self.n_inducing)
+        size = first_inducing(self.n_inducing, len(rows), likelihood, self._given_settings(seed))
         z = start_inducing_inputs(rows, size, features, seed, by_class, torch.float64, groups)
         if start.dtype == "float32" or (start.dtype is None and z.shape[-1] > FEW_COLUMNS):
             z = z.to(torch.float32)
@@ -604,7 +560,7 @@ class GPEstimator(BaseEstimator):
         for block, marginals, y in self._marginals(Subset(rows, chosen)):
             of_row = weight[block].to(marginals.mean)
             scale += (of_row * self._log_target_scale(y).to(of_row)).sum().item()
-            targets = self._feed.targets(torch.from_numpy(np.require(y, requirements=["C", "W"])))
+            targets = self._feed.targets(as_tensor(y))
             expected += (of_row * expected_log_prob(likelihood, marginals, targets)).sum().item()
             try:
                 left_out += (of_row * likelihood.log_left_out(*marginals, targets)).sum().item()
@@ -624,12 +580,7 @@ class GPEstimator(BaseEstimator):
             raise ValueError("partial_fit updates one Gaussian: set n_components=1")
         if self.augment is not None:
             source, weights = self._augmented(source, weights, self.n_rows_)  # other copies than before
-        q, feed, source = Natural.of(model.posterior), self._feed, Filled(source, self._gaps)
-        for start in range(0, len(source), STREAM_ROWS):
-            indices = np.arange(start, min(start + STREAM_ROWS, len(source)))
-            batch = feed.read(source, indices)
-            q = absorb(model, q, batch.x, batch.y, None if weights is None else torch.from_numpy(weights[indices]))
-        model.posterior.set_natural(q)
+        absorb_rows(model, self._feed, Filled(source, self._gaps), weights)
         self.n_rows_ += len(source)
         self.elbo_ = self.loo_score_ = math.nan  # they would need the old rows
 
@@ -694,7 +645,7 @@ class GPEstimator(BaseEstimator):
             raise ValueError(f"X has {len(source)} rows, but y has {len(targets)}")
         found, feed = np.empty(len(source)), self._feed
         for block, marginals, _ in self._marginals(source):
-            own = feed.targets(torch.from_numpy(np.require(targets[block], requirements=["C", "W"])))
+            own = feed.targets(as_tensor(targets[block]))
             with torch.no_grad():
                 rows = log_predictive(self.model_.likelihood, marginals, own)
             found[block] = rows.double().cpu().numpy()
@@ -718,21 +669,6 @@ class GPEstimator(BaseEstimator):
         """Writes the model to one file, which `autogp.load_model` reads; no pickle, and never half a file."""
         check_is_fitted(self)
         save_estimator(self, path)
-
-
-def _cheap_pass(likelihood: Likelihood) -> float:
-    return CHEAP_PASS if likelihood.shared_noise is None else CHEAP_SUMS
-
-
-def _passes(likelihood: Likelihood) -> int:
-    """How much work a row is, by the latent functions."""
-    coupled = likelihood.num_latents > likelihood.num_outputs
-    return likelihood.num_latents * (COUPLED_PASSES if coupled else 1)
-
-
-def _continued(rows: list[dict[str, Any]], before: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of a history that goes on where another ended."""
-    return [row | {name: before[name] + row[name] for name in ("epoch", "step", "seconds")} for row in rows]
 
 
 def _after(features: Chain, callback: Callback) -> Callback:

@@ -12,6 +12,7 @@ from scipy.stats import nbinom, rankdata
 from sklearn.exceptions import ConvergenceWarning
 
 from autogp.data import Source, Subset
+from autogp.data.sources import as_tensor
 from autogp.kernels.stationary import Stationary
 from autogp.likelihoods import (
     Beta,
@@ -218,7 +219,7 @@ def _noise_varies(trial: "GPRegressor", rows: Source) -> bool:
         mean, variance = (part.double() for part in trial.model_.likelihood.predict(*marginals[:3]))
         residual = (trial._feed.targets(torch.from_numpy(y)).view_as(mean) - mean) / variance.sqrt()
         x, _ = rows.rows(np.arange(block.start, block.stop))
-        phi = trial.model_.embed(torch.from_numpy(np.require(trial._gaps.filled(x), requirements=["C", "W"])))
+        phi = trial.model_.embed(as_tensor(trial._gaps.filled(x)))
         sizes.append(residual.abs())
         beside.append(torch.cat([mean, phi.double()], 1))
     size, columns = torch.cat(sizes).cpu().numpy(), torch.cat(beside).cpu().numpy()

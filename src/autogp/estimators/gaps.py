@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from autogp.data import Source, TableEncoder
+from autogp.data.sources import as_tensor
 from autogp.model import Marginals, Predictor
 
 __all__ = ["Filled", "Gaps"]
@@ -74,7 +75,7 @@ class Gaps:
         likelihood has the same noise for all rows, and cannot know it.
         """
         strange = self.strange(x)
-        known = predictor(_tensor(self.filled(x)))
+        known = predictor(as_tensor(self.filled(x)))
         gaps = strange | np.isnan(x) if one_noise and x.dtype.kind == "f" else strange
         rows = np.flatnonzero(gaps.any(1))
         step = max(1, predictor.chunk_rows // DRAWS, CHUNK_NUMBERS // self.reference.size // 8)
@@ -85,13 +86,13 @@ class Gaps:
     def mean(self, predictor: Predictor, x: np.ndarray) -> Tensor:
         """E[f] at rows [B, C], [B, Q]."""
         if not self.strange(x).any():
-            return predictor.mean(_tensor(x))
+            return predictor.mean(as_tensor(x))
         found = self.marginals(predictor, x, one_noise=False)
         return (found.log_weights.exp()[:, None, None] * found.mean).sum(0)
 
     def spread(self, predictor: Predictor, x: np.ndarray) -> Tensor:
         """Var[m] of rows [B, C] over what their gaps may have held, [B, Q]; 0 where they have none."""
-        base = predictor(_tensor(self.filled(x)))
+        base = predictor(as_tensor(self.filled(x)))
         return self.marginals(predictor, x, one_noise=True).variance[0] - base.variance[0]
 
     def _draws(self, x: np.ndarray, gaps: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -126,7 +127,7 @@ def _average(
     known: Marginals, predictor: Predictor, rows: np.ndarray, drawn: np.ndarray, factor: np.ndarray, strange: np.ndarray
 ) -> None:
     """Puts what the draws say in place of q(f) at these rows."""
-    found = predictor(_tensor(drawn.reshape(-1, drawn.shape[-1])))
+    found = predictor(as_tensor(drawn.reshape(-1, drawn.shape[-1])))
     shape = (len(found.mean), *drawn.shape[:2], -1)  # [K, b, S, Q]
     mean, variance = found.mean.view(shape), found.variance.view(shape)
     between = mean.var(2, correction=0) * torch.from_numpy(factor).to(mean)[:, None]  # [K, b, Q]
@@ -136,10 +137,6 @@ def _average(
     # No row of training has touched it, which is what leave-one-out takes the residual for.
     own = between.mean(0)
     known.residual[places] += own if own.shape[-1] == known.residual.shape[-1] else own.mean(-1, keepdim=True)
-
-
-def _tensor(x: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.require(x, requirements=["C", "W"]))
 
 
 class Filled:

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
 
 from autogp.data import Source, Summary, TargetScaler
+from autogp.data.sources import as_tensor
 from autogp.estimators.base import GPEstimator
 from autogp.estimators.choice import LIKELIHOODS, choose_likelihood, likelihood_named
 from autogp.estimators.inputs import WithTargets, refuse_non_finite, targets_of
@@ -286,7 +287,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
             raise ValueError(f"n_samples must be at least 1, got {n_samples}")
         source = self._predicted_rows(X)
         x = self._gaps.filled(source.rows(np.arange(len(source)))[0])
-        x = torch.from_numpy(np.require(x, requirements=["C", "W"]))
+        x = as_tensor(x)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         generator = torch.Generator(self.model_.device).manual_seed(seed)
         functions = self.model_.sample(x.to(self.model_.device), n_samples, generator)  # [S, N, Q]

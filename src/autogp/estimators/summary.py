@@ -135,8 +135,7 @@ def _posterior(estimator: "GPEstimator") -> str:
 def _chosen(estimator: "GPEstimator") -> str:
     """Why there are so many inducing inputs, where that was left to us."""
     model = estimator.model_
-    settings = estimator._settings(estimator.n_rows_, model.likelihood, 0)
-    if estimator.n_inducing != "auto" or not estimator._all_at_once(estimator.n_rows_, model.likelihood, settings):
+    if estimator.n_inducing != "auto" or not estimator._all_at_once(estimator.n_rows_, model.likelihood):
         return ""
     size = model.inducing_inputs.shape[-2]
     if size >= estimator.n_rows_:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from autogp.data import ArraySource, Subset, TargetScaler, summarise
-from autogp.data.sources import evenly_spaced
+from autogp.data.sources import as_tensor, evenly_spaced
 from autogp.datasets import Dataset
 from autogp.estimators.inputs import is_source
 from autogp.experiments.base import Run
@@ -172,7 +171,7 @@ class Curve:
     def __init__(self, data: Dataset, folder: Path | None, by_time: bool = False):
         self.by_time = by_time
         self.created, self.before = time.monotonic(), 0.0  # seconds before the first step
-        self.x, self.y = torch.from_numpy(np.require(data.x_test, requirements=["C", "W"])), data.y_test
+        self.x, self.y = as_tensor(data.x_test), data.y_test
         self.scaler = None
         if data.y_train.dtype.kind == "f":
             self.scaler = TargetScaler.from_summary(summarise(ArraySource(data.x_train, data.y_train)))

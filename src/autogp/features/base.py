@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from torch import Tensor, nn
 
 from autogp.data import ArraySource, Source, blocks
+from autogp.data.sources import as_tensor
 from autogp.model import apply_map
 
 __all__ = ["Chain", "FeatureMap", "Mapped", "Transformer", "as_map"]
@@ -120,7 +121,7 @@ class Mapped:
     @torch.no_grad()
     def rows(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         x, y = self.source.rows(indices)
-        return apply_map(self.features, torch.from_numpy(np.require(x, requirements=["C", "W"]))).numpy(), y
+        return apply_map(self.features, as_tensor(x)).numpy(), y
 
 
 def as_rows(X: Any) -> Source:

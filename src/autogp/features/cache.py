@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from autogp.data import ArraySource, Source, blocks
+from autogp.data.sources import as_tensor
 from autogp.features.base import Chain, as_map
 from autogp.model import SparseGP, apply_map
 
@@ -46,7 +47,7 @@ def worth_keeping(maps: Sequence[nn.Module], source: Source, device: torch.devic
         as_map(each).elementwise or as_map(each).light for each in maps
     ):
         return True
-    x = torch.from_numpy(np.require(source.rows(np.zeros(1, np.int64))[0], requirements=["C", "W"])).to(device)
+    x = as_tensor(source.rows(np.zeros(1, np.int64))[0]).to(device)
     return len(source) * apply_map(Chain(*maps), x).nbytes <= MEMORY_BYTES
 
 
@@ -72,7 +73,7 @@ def apply_once(
     out = None
     targets = []
     for rows, x, y in blocks(source):
-        phi = apply_map(features, torch.from_numpy(np.require(x, requirements=["C", "W"])).to(device))
+        phi = apply_map(features, as_tensor(x).to(device))
         if out is None:
             kind = np.dtype(str(dtype or phi.dtype).removeprefix("torch."))
             shape = (len(source), phi.shape[1])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from autogp.data import Source
 from autogp.data.deformed import has_planes
+from autogp.data.sources import as_tensor
 from autogp.features.base import Transformer, as_rows
 from autogp.features.patches import PatchLayer, patches_of
 from autogp.features.whitening import Whitening
@@ -217,7 +218,7 @@ class Convolutional(Transformer):
         """`count` rows at random, some hundred at a time."""
         chosen, done = np.sort(random.choice(len(source), count, replace=False)), 0
         for rows in np.array_split(chosen, math.ceil(count / SAMPLE_ROWS)):
-            yield torch.from_numpy(np.require(source.rows(rows)[0], requirements=["C", "W"]))
+            yield as_tensor(source.rows(rows)[0])
             done += len(rows)
             if self.watch is not None:
                 self.watch(done, count)

@@ -10,6 +10,7 @@ from sklearn.base import is_classifier
 from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.utils.validation import check_is_fitted
 
+from autogp.data.sources import as_tensor
 from autogp.estimators.base import GPEstimator
 from autogp.report.pictures import find_image_shape, picture
 
@@ -125,7 +126,7 @@ class HeldOut:
 
 def features(estimator: Any, x: np.ndarray) -> np.ndarray:
     """Rows where the inducing inputs live, [B, D]."""
-    rows = torch.from_numpy(np.require(x, requirements=["C", "W"])).to(estimator.model_.device)
+    rows = as_tensor(x).to(estimator.model_.device)
     with torch.no_grad():
         return estimator.model_.embed(rows).double().cpu().numpy()
 

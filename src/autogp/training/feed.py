@@ -1,20 +1,23 @@
 """Rows as a training step takes them, and the score of a model on rows that it does not learn from."""
 
 import copy
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from autogp.data import Source, TargetScaler, blocks, check_finite
+from autogp.data.sources import as_tensor
 from autogp.features.base import as_map
-from autogp.model import SparseGP
+from autogp.likelihoods import Likelihood
+from autogp.model import Marginals, SparseGP
 from autogp.objectives import log_predictive
 from autogp.posteriors import Variational
 from autogp.training.distributed import ALONE, Processes
 from autogp.training.step import Batch
 
-__all__ = ["Feed", "device_named", "divided", "validation_score"]
+__all__ = ["Feed", "device_named", "divided", "log_densities", "row_values", "validation_score"]
 
 
 class Feed:
@@ -72,7 +75,7 @@ class Feed:
 
     def read(self, source: Source, indices: np.ndarray) -> Batch:
         """These rows of the source, whatever their weights."""
-        x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in source.rows(indices))
+        x, y = map(as_tensor, source.rows(indices))
         return self.batch(x, y, None)
 
     def batch(self, x: Tensor, y: Tensor, indices: np.ndarray | None, size: int | None = None) -> Batch:
@@ -111,16 +114,32 @@ def divided(
 
 
 @torch.no_grad()
+def row_values(
+    function: Callable[[Likelihood, Marginals, Tensor], Tensor],
+    model: SparseGP,
+    q: Variational,
+    feed: Feed,
+    source: Source,
+) -> Iterator[tuple[slice, Tensor]]:
+    """`log_predictive` or `expected_log_prob` of each row, some rows at a time: which they are, and their values."""
+    predictor = model.predictor(q)
+    for block, x, y in blocks(source):
+        targets = feed.targets(as_tensor(y))
+        for chunk, marginals in predictor.chunks(as_tensor(x)):
+            rows = slice(block.start + chunk.start, block.start + chunk.stop)
+            yield rows, function(model.likelihood, marginals, targets[chunk])
+
+
+def log_densities(model: SparseGP, q: Variational, feed: Feed, source: Source) -> Tensor:
+    """log p(y) of each row under q, [N]."""
+    return torch.cat([found for _, found in row_values(log_predictive, model, q, feed, source)]).double().cpu()
+
+
 def validation_score(
     model: SparseGP, q: Variational, feed: Feed, validation: Source, among: Processes = ALONE
 ) -> float:
     """Mean log predictive probability of held-out rows; each process has a part of them."""
-    predictor, total = model.predictor(q), 0.0
-    for _, x, y in blocks(validation):
-        rows, targets = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in (x, y))
-        targets = feed.targets(targets)
-        for chunk, marginals in predictor.chunks(rows):
-            total += log_predictive(model.likelihood, marginals, targets[chunk]).sum().item()
+    total = sum(found.sum().item() for _, found in row_values(log_predictive, model, q, feed, validation))
     total, count = among.sum(torch.tensor([total, len(validation)], dtype=torch.float64, device=feed.device)).tolist()
     return total / count
 

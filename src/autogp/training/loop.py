@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from autogp.data import Batches, Source, TargetScaler, prefetch
+from autogp.data.sources import as_tensor
 from autogp.features import apply_frozen
 from autogp.likelihoods import InfiniteLOOError
 from autogp.model import SparseGP
@@ -144,7 +145,7 @@ class _Run:
 
     def loop(self, callbacks: Sequence[Callback], display: Sequence[Callback]) -> None:
         if self.state.step == 0:
-            x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in self.batches.load(0))
+            x, y = map(as_tensor, self.batches.load(0))
             self.generator.manual_seed(self.settings.seed << 32)
             if leave_saddle(self.state, self.feed.batch(x, y, None), self.settings.samples, self.generator):
                 self.state.good = self.state.best = self.state.snapshot()

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autogp.data import Batches, Source, TargetScaler, blocks
+from autogp.data import Batches, Source, TargetScaler
+from autogp.data.sources import as_tensor
 from autogp.model import SparseGP
 from autogp.objectives import expected_log_prob
 from autogp.posteriors import Natural, Posterior
-from autogp.training.feed import Feed
+from autogp.training.feed import Feed, row_values
 from autogp.training.loop import BATCH_SIZE, train
 from autogp.training.optimisers import Adam
 from autogp.training.schedule import PARTS, Phase, Settings
@@ -91,7 +92,7 @@ def _settle(model: SparseGP, posterior: Posterior, feed: Feed, batches: Batches,
     """Natural gradients of the ELBO; nothing but this posterior learns."""
     q, generator = Natural.of(posterior), torch.Generator(feed.device)
     for step in range(STEPS):
-        x, y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in batches.load(step))
+        x, y = map(as_tensor, batches.load(step))
         batch = feed.batch(x, y, batches.indices(step))
         if "elbo" in model.likelihood.sampled:
             generator.manual_seed((settings.seed << 32) + step)
@@ -103,13 +104,10 @@ def _settle(model: SparseGP, posterior: Posterior, feed: Feed, batches: Batches,
 @torch.no_grad()
 def _elbo(model: SparseGP, posterior: Posterior, feed: Feed, source: Source) -> float:
     """Of all rows."""
-    predictor, total = model.predictor(posterior), 0.0
-    for block, x, y in blocks(source):
-        rows, targets = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in (x, y))
-        batch = feed.batch(rows, targets, np.arange(block.start, block.stop), feed.num_data)
-        for chunk, marginals in predictor.chunks(rows):
-            values = expected_log_prob(model.likelihood, marginals, batch.y[chunk])
-            total += (batch.weights[chunk] * values).sum().item()
+    total = 0.0
+    for rows, values in row_values(expected_log_prob, model, posterior, feed, source):
+        weights = 1.0 if feed.weights is None else feed.weights[rows].to(values)
+        total += (weights * values).sum().item()
     return total - posterior.moments().kl().item()
 
 

@@ -7,25 +7,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from autogp.data import Source, Subset, TargetScaler, blocks
+from autogp.data import Source, Subset, TargetScaler
 from autogp.model import SparseGP
-from autogp.objectives import log_predictive
-from autogp.posteriors import Natural, Sites, Variational
-from autogp.training.feed import Feed
+from autogp.posteriors import Natural, Sites
+from autogp.training.feed import Feed, log_densities
 from autogp.training.loop import train
 from autogp.training.schedule import Phase, Settings
 from autogp.training.state import History
 from autogp.training.step import FAILURES
-from autogp.training.stream import absorb
+from autogp.training.stream import absorb_rows
 
 __all__ = ["refine"]
 
 HELD_SHARE, FEWEST_HELD, MOST_HELD = 0.1, 100, 2_000  # rows that decide
 PRIORS = (0.1, 0.0)  # what E_q[log p(u)] counts; the second is tried only where the first was a gain
 STANDARD_ERRORS = 3.0  # that a gain must exceed
-STREAM_ROWS = 1_000
+ROWS_AT_ONCE = 1_000
 
 
 def refine(
@@ -49,12 +47,12 @@ def refine(
     feed = Feed(model, len(source), None, target_scaler)
     held, kept = _split(strata, settings.seed)
     variants = len(strata) * np.arange(len(source) // len(strata))[:, None]
-    taken_out, kept = Subset(source, (variants + held).ravel()), (variants + kept).ravel()
+    tested, taken_out, kept = Subset(source, held), Subset(source, (variants + held).ravel()), (variants + kept).ravel()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     best, accepted, gain = None, None, 0.0
     try:
         cavity = _without(model, feed, taken_out)
-        start = _densities(model, cavity, feed, Subset(source, held))
+        start = log_densities(model, cavity, feed, tested)
         for prior in PRIORS:
             model.load_state_dict(before)
             model.posterior.set_natural(cavity)
@@ -62,8 +60,8 @@ def refine(
             plan = replace(settings, plan=[phase], patience=math.ceil(epochs / 2))
             place = None if folder is None else folder / f"predictive-{prior}"
             rest = {"target_scaler": target_scaler, "folder": place, "resume": place is not None, **options}
-            history = train(model, Subset(source, kept), plan, validation=Subset(source, held), **rest)
-            found = _densities(model, model.posterior, feed, Subset(source, held)) - start
+            history = train(model, Subset(source, kept), plan, validation=tested, **rest)
+            found = log_densities(model, model.posterior, feed, tested) - start
             mean, error = found.mean().item(), found.std().item() / math.sqrt(len(found))
             if mean <= max(gain, STANDARD_ERRORS * error):
                 break
@@ -71,7 +69,7 @@ def refine(
             best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(before if best is None else best)
         if best is not None:
-            _absorb(model, feed, taken_out)
+            absorb_rows(model, feed, taken_out)
     except FAILURES:  # of numbers: the ELBO's optimum stands
         model.load_state_dict(before)
         return None
@@ -93,8 +91,8 @@ def _without(model: SparseGP, feed: Feed, rows: Source) -> Natural:
     """q with these rows taken out, by what they added at its optimum."""
     q = Natural.of(model.posterior)
     prepared = model.prepare(q)
-    for start in range(0, len(rows), STREAM_ROWS):
-        batch = feed.read(rows, np.arange(start, min(start + STREAM_ROWS, len(rows))))
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        batch = feed.read(rows, np.arange(start, min(start + ROWS_AT_ONCE, len(rows))))
         phi = model.embed(batch.x)
         basis, _ = model.basis(phi, prepared)
         marginals = model.marginals(phi, prepared)
@@ -106,24 +104,3 @@ def _without(model: SparseGP, feed: Feed, rows: Source) -> Natural:
         q = Natural(q.precision - (added.precision - eye), q.shift - added.shift)
     torch.linalg.cholesky(q.precision)  # raises where q did not stand at its optimum, and nothing proper is left
     return q
-
-
-@torch.no_grad()
-def _densities(model: SparseGP, q: Variational, feed: Feed, rows: Source) -> Tensor:
-    """log p(y) of each row, [N]."""
-    predictor, found = model.predictor(q), []
-    for _, x, y in blocks(rows):
-        inputs, targets = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in (x, y))
-        targets = feed.targets(targets)
-        found += [
-            log_predictive(model.likelihood, marginals, targets[chunk]) for chunk, marginals in predictor.chunks(inputs)
-        ]
-    return torch.cat(found).double().cpu()
-
-
-def _absorb(model: SparseGP, feed: Feed, rows: Source) -> None:
-    q = Natural.of(model.posterior)
-    for start in range(0, len(rows), STREAM_ROWS):
-        batch = feed.read(rows, np.arange(start, min(start + STREAM_ROWS, len(rows))))
-        q = absorb(model, q, batch.x, batch.y)
-    model.posterior.set_natural(q)

@@ -14,6 +14,7 @@ from scipy.spatial.distance import pdist
 from torch import Tensor, nn
 
 from autogp.data import Source
+from autogp.data.sources import as_tensor
 from autogp.kernels import (
     RBF,
     ArcCosine,
@@ -260,7 +261,7 @@ def sample_rows(source: Source, features: nn.Module | None, most: int, seed: int
         chosen = np.arange(count)
     x, y = source.rows(chosen)
     if features is not None:
-        x = apply_map(features, torch.from_numpy(np.require(x, requirements=["C", "W"]))).cpu().numpy()
+        x = apply_map(features, as_tensor(x)).cpu().numpy()
     return np.asarray(x, dtype=np.float32), y
 
 
