@@ -4,7 +4,8 @@
 
 Contenders take turns, each in new processes; of each the round with the most rows per second counts. CPU time is that
 of one process. It does not depend on what else the machine does, so that `rows / CPU time` of a process, times the
-number of processes, is the speed on as many free cores.
+number of processes, is the speed on as many free cores. Processes that are "apart" train a model each: what they make
+together is what the cores, caches and memory of the machine allow without any communication.
 """
 
 import argparse
@@ -30,8 +31,15 @@ from autogp.training.step import Batch, apply, natural_statistics
 
 # Inducing inputs, classes, inputs; a kernel and inducing inputs for each class.
 CASES = ((200, 10, 784), (200, 10, 80), (500, 10, 80), (1000, 10, 80), (200, 2, 80))
-# Processes, threads of each, rows of the whole batch.
-CONTENDERS = ((1, 1, 1000), (1, 1, 500), (1, 2, 1000), (2, 1, 1000), (2, 1, 2000))
+# Processes, threads of each, rows of the whole batch, and whether the processes train one model together.
+CONTENDERS = (
+    (1, 1, 1000, True),
+    (1, 1, 500, True),
+    (1, 2, 1000, True),
+    (2, 1, 1000, True),
+    (2, 1, 2000, True),
+    (2, 1, 2000, False),
+)
 
 
 def worker(inducing: int, classes: int, inputs: int, rows: int, seconds: float) -> dict[str, Any]:
@@ -65,24 +73,31 @@ def worker(inducing: int, classes: int, inputs: int, rows: int, seconds: float) 
     return {name: total / steps for name, total in spent.items()} | {"steps": steps}
 
 
-def measured(case: tuple[int, int, int], contender: tuple[int, int, int], seconds: float) -> dict[str, float]:
-    count, threads, rows = contender
+def measured(case: tuple[int, int, int], contender: tuple[int, int, int, bool], seconds: float) -> dict[str, float]:
+    count, threads, rows, together = contender
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(count if together else 1),
+    }
     environment |= {"OMP_NUM_THREADS": str(threads)}
     command = [
         sys.executable,
         "-m",
         "benchmarks.scale",
         "--worker",
-        *map(str, (*case, rows)),
+        *map(str, (*case, rows if together else rows // count)),
         "--seconds",
         str(seconds),
     ]
     running = [
-        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, env=environment | {"RANK": str(rank if together else 0)}, stdout=subprocess.PIPE, text=True
+        )
         for rank in range(count)
     ]
     found, *_ = [json.loads(process.communicate()[0]) for process in running]
@@ -91,12 +106,21 @@ def measured(case: tuple[int, int, int], contender: tuple[int, int, int], second
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    lines = ["| M | classes | inputs | processes | threads | rows | statistics | reduction | apply | CPU | rows/s |"]
-    lines.append("|" + "---|" * 11)
+    lines = [
+        "| M | classes | inputs | processes | threads | rows | statistics | reduction | apply | CPU | rows/s | of 1 |"
+    ]
+    lines.append("|" + "---|" * 12)
+    alone = {tuple(each["case"]): each for each in reversed(results) if tuple(each["contender"]) == CONTENDERS[0]}
     for each in results:
-        sizes = (*each["case"], *each["contender"])
+        count, threads, rows, together = each["contender"]
+        sizes = (*each["case"], count if together else f"{count} apart", threads, rows)
         times = (f"{1e3 * each[name]:.1f} ms" for name in ("statistics", "reduction", "apply", "cpu"))
-        lines.append(f"| {' | '.join(map(str, (*sizes, *times, round(each['rows_per_second']))))} |")
+        share = f", {100 * each['reduction'] / each['step']:.0f} %" if count > 1 and together else ""
+        speed = each["rows_per_second"]
+        ratio = f"{speed / alone[tuple(each['case'])]['rows_per_second']:.2f}"
+        shown = [*map(str, sizes), *times, str(round(speed)), ratio]
+        shown[7] += share  # of the step that is reduction
+        lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
@@ -115,7 +139,7 @@ def main() -> None:
         return
     results = []
     for case in CASES[: options.cases]:
-        best: dict[tuple[int, int, int], dict[str, float]] = {}
+        best: dict[tuple[int, int, int, bool], dict[str, float]] = {}
         for _ in range(options.rounds):
             for contender in CONTENDERS:
                 found = measured(case, contender, options.seconds)

@@ -60,7 +60,9 @@ def waves():
 
 
 def long_run(folder):
-    return GPRegressor(n_inducing=10, max_epochs=20, batch_size=50, checkpoint=folder, verbose=False)
+    return GPRegressor(
+        n_inducing=10, likelihood="gaussian", max_epochs=20, batch_size=50, checkpoint=folder, verbose=False
+    )
 
 
 if __name__ == "__main__":

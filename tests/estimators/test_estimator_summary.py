@@ -15,14 +15,14 @@ y = np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=200)
 
 
 def test_a_column_that_does_not_matter_has_a_far_smaller_share():
-    model = GPRegressor(20, max_epochs=150, random_state=0).fit(X, y)
+    model = GPRegressor(20, likelihood="gaussian", max_epochs=150, random_state=0).fit(X, y)
     shares = model.feature_importances_
     assert shares.sum() == pytest.approx(1)
     assert shares[0] > 5 * shares[1:].max()
 
 
 def test_a_column_that_never_varies_has_no_share():
-    model = GPRegressor(5, max_epochs=2).fit(np.column_stack([X, np.ones(200)]), y)
+    model = GPRegressor(5, likelihood="gaussian", max_epochs=2).fit(np.column_stack([X, np.ones(200)]), y)
     assert model.feature_importances_[3] == 0
 
 
@@ -36,18 +36,18 @@ def test_importances_are_the_total_sobol_shares_of_a_known_function():
 
 
 def test_select_from_model_keeps_the_columns_that_matter():
-    model = GPRegressor(20, max_epochs=50, random_state=0)
+    model = GPRegressor(20, likelihood="gaussian", max_epochs=50, random_state=0)
     assert SelectFromModel(model).fit(X, y).get_support().tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("kernel", ["linear", "arccosine", RBF([1.0] * 3) * RBF([1.0] * 3) + Linear([1.0] * 3)])
 def test_kernels_with_weights_have_shares_too(kernel):
-    model = GPRegressor(10, kernel=kernel, max_epochs=3).fit(X, y)
+    model = GPRegressor(10, kernel=kernel, likelihood="gaussian", max_epochs=3).fit(X, y)
     assert model.feature_importances_.shape == (3,)
 
 
 def test_the_summary_is_a_table_of_words_and_numbers(capsys):
-    GPRegressor(20, max_epochs=3, random_state=0).fit(X, 7 * y).summary()
+    GPRegressor(20, likelihood="gaussian", max_epochs=3, random_state=0).fit(X, 7 * y).summary()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "GPRegressor"
     found = {line[2:16].strip(): line[17:] for line in lines[1:]}
@@ -87,12 +87,13 @@ def test_the_summary_is_a_table_of_words_and_numbers(capsys):
             np.stack([y, y], 1),
             ["2 outputs", "Network, noise of standard deviation"],
         ),
-        (GPRegressor(5, max_epochs=2, kernel="linear"), y, ["Linear"]),
-        (GPRegressor(5, max_epochs=2, kernel="arccosine"), y, ["degree 1, depth 3"]),
+        (GPRegressor(5, likelihood="gaussian", max_epochs=2, kernel="linear"), y, ["Linear"]),
+        (GPRegressor(5, likelihood="gaussian", max_epochs=2, kernel="arccosine"), y, ["degree 1, depth 3"]),
     ],
     ids=lambda value: "",
 )
-def test_every_kind_of_model_is_described(model, targets, words, capsys):
+def test_every_kind_of_model_is_described(model, targets, words, capsys, monkeypatch):
+    monkeypatch.setattr("autogp.training.mixture.STEPS", 5)
     model.fit(X, targets).summary()
     shown = capsys.readouterr().out
     assert all(word in shown for word in words)

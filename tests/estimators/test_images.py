@@ -70,7 +70,7 @@ def test_colour_images_validation_sets_and_regression() -> None:
     assert model.score(colour[90:], y[90:]) > 0.85
     planes = quick().fit(colour.transpose(0, 3, 1, 2), y)
     assert maps_of(planes) == ["Convolutional", "Scaling"]
-    numbers = GPRegressor(20, max_epochs=20, random_state=0, verbose=False).fit(x / 255, y + 0.0)
+    numbers = GPRegressor(20, likelihood="gaussian", max_epochs=20, random_state=0, verbose=False).fit(x / 255, y + 0.0)
     assert maps_of(numbers) == ["Convolutional", "Scaling"]
     assert numbers.score(x / 255, y) > 0.8
 

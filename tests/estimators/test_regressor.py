@@ -13,7 +13,9 @@ from autogp.training import Start
 
 
 def fitted(X, y, **changes):
-    return GPRegressor(**{"n_inducing": 15, "max_epochs": 60, "random_state": 0, **changes}).fit(X, y)
+    return GPRegressor(
+        **{"n_inducing": 15, "likelihood": "gaussian", "max_epochs": 60, "random_state": 0, **changes}
+    ).fit(X, y)
 
 
 def simulated(likelihood, count, seed):

@@ -24,7 +24,7 @@ def noisy_sine(count=60):
 def dense():
     """A regression in which every row is an inducing input, with the exact covariance of its scaled targets."""
     X, y = noisy_sine()
-    model = GPRegressor(n_inducing=60, kernel="rbf", max_epochs=150, random_state=0).fit(X, y)
+    model = GPRegressor(n_inducing=60, likelihood="gaussian", kernel="rbf", max_epochs=150, random_state=0).fit(X, y)
     kernel = model.model_.kernel
     x = model.model_.embed(torch.from_numpy(X)).numpy()
     scaled = (y - model.target_scaler_.shift.item()) / model.target_scaler_.scale.item()
@@ -91,7 +91,7 @@ def optimum(X, y, lengthscale):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # irrelevant columns leave no trace
 def test_training_reaches_the_best_exact_evidence():
     X, y = noisy_sine()
-    model = GPRegressor(n_inducing=60, kernel="rbf", max_epochs=200, random_state=0).fit(X, y)
+    model = GPRegressor(n_inducing=60, likelihood="gaussian", kernel="rbf", max_epochs=200, random_state=0).fit(X, y)
     assert model.elbo_ == pytest.approx(optimum(X, y, lengthscale=1.0), abs=0.5)
 
 

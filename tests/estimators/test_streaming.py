@@ -24,7 +24,7 @@ def state(model):
 @pytest.mark.parametrize("batch", [1, 40, 150])
 def test_a_regression_ends_in_the_exact_posterior_for_any_order_and_batch(batch):
     X, y = curve(250)
-    model = GPRegressor(n_inducing=12, max_epochs=10, random_state=0).fit(X[:100], y[:100])
+    model = GPRegressor(n_inducing=12, likelihood="gaussian", max_epochs=10, random_state=0).fit(X[:100], y[:100])
     order = 100 + np.random.default_rng(batch).permutation(150)
     for start in range(0, 150, batch):
         chosen = order[start : start + batch]
@@ -58,7 +58,7 @@ def test_a_stream_ends_where_a_fit_of_all_rows_does():
 def test_rows_from_elsewhere_are_learnt():
     X, y = curve()
     here = X[:, 0] < 6
-    model = GPRegressor(n_inducing=20, max_epochs=50, random_state=0)
+    model = GPRegressor(n_inducing=20, likelihood="gaussian", max_epochs=50, random_state=0)
     model.partial_fit(X[here][::2], y[here][::2])
     before = model.log_density(X[here], y[here]).mean()
     model.partial_fit(X[here][1::2], y[here][1::2])
@@ -67,7 +67,10 @@ def test_rows_from_elsewhere_are_learnt():
 
 def test_weights_count_as_repetitions():
     X, y = curve(100)
-    once, twice = (GPRegressor(n_inducing=8, max_epochs=5, random_state=0).fit(X[:50], y[:50]) for _ in range(2))
+    once, twice = (
+        GPRegressor(n_inducing=8, likelihood="gaussian", max_epochs=5, random_state=0).fit(X[:50], y[:50])
+        for _ in range(2)
+    )
     once.partial_fit(X[50:], y[50:], sample_weight=np.full(50, 2.0))
     twice.partial_fit(np.repeat(X[50:], 2, axis=0), np.repeat(y[50:], 2))
     for one, other in zip(state(once), state(twice), strict=True):
@@ -110,7 +113,11 @@ def test_a_first_batch_of_one_class_is_enough_where_the_classes_are_named():
 
 def test_scores_of_rows_no_longer_at_hand_are_unknown(capsys, tmp_path):
     X, y = curve(60)
-    model = GPRegressor(n_inducing=8, max_epochs=5, random_state=0).fit(X[:50], y[:50]).partial_fit(X[50:], y[50:])
+    model = (
+        GPRegressor(n_inducing=8, likelihood="gaussian", max_epochs=5, random_state=0)
+        .fit(X[:50], y[:50])
+        .partial_fit(X[50:], y[50:])
+    )
     assert math.isnan(model.elbo_)
     assert math.isnan(model.loo_score_)
     model.save(tmp_path / "model")
@@ -123,7 +130,7 @@ def test_scores_of_rows_no_longer_at_hand_are_unknown(capsys, tmp_path):
 
 def test_a_loaded_model_goes_on(tmp_path):
     X, y = curve(100)
-    model = GPRegressor(n_inducing=8, max_epochs=5, random_state=0).fit(X[:50], y[:50])
+    model = GPRegressor(n_inducing=8, likelihood="gaussian", max_epochs=5, random_state=0).fit(X[:50], y[:50])
     model.save(tmp_path / "model")
     again = load_model(tmp_path / "model").partial_fit(X[50:], y[50:])
     assert (again.predict(X) == model.partial_fit(X[50:], y[50:]).predict(X)).all()
@@ -131,6 +138,6 @@ def test_a_loaded_model_goes_on(tmp_path):
 
 def test_a_mixture_cannot_stream():
     X, y = curve(50)
-    model = GPRegressor(n_inducing=8, max_epochs=2, n_components=2, random_state=0).fit(X, y)
+    model = GPRegressor(n_inducing=8, likelihood="gaussian", max_epochs=2, n_components=2, random_state=0).fit(X, y)
     with pytest.raises(ValueError, match="n_components=1"):
         model.partial_fit(X, y)

@@ -41,7 +41,7 @@ def arm() -> Fitted:
     Y = np.stack([np.sin(X[:, 0]), 100 * X[:, 1], 0.01 * X[:, 2] ** 2], axis=1)
     Y += rng.normal(size=Y.shape) * [0.1, 10, 0.005]
     Y[rng.random(Y.shape) < 0.2] = np.nan
-    model = GPRegressor(20, max_epochs=20, random_state=0).fit(X[:250], Y[:250])
+    model = GPRegressor(20, likelihood="gaussian", max_epochs=20, random_state=0).fit(X[:250], Y[:250])
     return Fitted(model, X[250:], Y[250:])
 
 

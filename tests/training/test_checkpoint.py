@@ -1,19 +1,22 @@
 """A run is resumed from its newest whole checkpoint, or refused with what to do."""
 
 import errno
-import json
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import autogp.storage
 from autogp.storage import write_tensors
 from autogp.training import checkpoint as module
 from autogp.training.checkpoint import CheckpointError, Checkpoints
@@ -40,12 +43,6 @@ def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-
-
-def run_python(script: str, *arguments: object) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(Path(autogp.storage.__file__).parents[1])}
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def fail_with(number: int) -> Any:
@@ -210,33 +207,42 @@ def test_folder_is_locked_within_one_process(tmp_path):
         save(checkpoints, 2)
 
 
+def forked(function: Callable[[], object]) -> int:
+    """The number of a process in which the function runs until it is killed. PyTorch need not be imported again."""
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks of programs with threads; the child starts none
+        child = os.fork()
+    if child == 0:
+        try:
+            function()
+        finally:
+            os._exit(1)
+    return child
+
+
 def test_folder_is_locked_between_processes_and_free_after_a_kill(tmp_path):
-    script = """
-import sys
-from autogp.training.checkpoint import Checkpoints
-with Checkpoints(sys.argv[1], {}, {}):
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
-    with run_python(script, tmp_path) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(CheckpointError, match=f"in use by process {holder.pid}:"):
-            open_run(tmp_path).__enter__()
-        holder.kill()
-        assert holder.wait() == -signal.SIGKILL
+    reader, writer = os.pipe()
+
+    def hold() -> None:
+        with open_run(tmp_path):
+            os.write(writer, b"locked")
+            time.sleep(600)
+
+    holder = forked(hold)
+    assert os.read(reader, 100) == b"locked"
+    with pytest.raises(CheckpointError, match=f"in use by process {holder}:"):
+        open_run(tmp_path).__enter__()
+    os.kill(holder, signal.SIGKILL)
+    os.waitpid(holder, 0)
+    os.close(reader)
+    os.close(writer)
     with open_run(tmp_path) as checkpoints:
         save(checkpoints, 1)
 
 
-# One process imports torch, then forks the runs that it kills: twenty imports would take most of a minute.
-KILLS = """
-import json, os, random, signal, sys, time
-import torch
-from autogp.training.checkpoint import Checkpoints
-
-def run(folder, pipe):
-    with Checkpoints(folder, {}, {}) as checkpoints:
+def save_for_ever(folder: Path, pipe: int) -> None:
+    with open_run(folder) as checkpoints:
         newest = checkpoints.load_newest()
         step = newest.step if newest else 0
         os.write(pipe, b"%d " % step)
@@ -245,49 +251,35 @@ def run(folder, pipe):
             checkpoints.save(step, {"a": torch.full((300_000,), float(step)), "b": torch.tensor(step)}, {"step": step})
             os.write(pipe, b"%d " % step)
 
-torch.set_num_threads(1)  # a pool of threads would not survive the fork
-generator = random.Random(0)
-for _ in range(20):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        run(sys.argv[1], writer)
-    os.close(writer)
-    started = os.read(reader, 100)
-    time.sleep(generator.uniform(0.0, 0.2))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    with os.fdopen(reader) as pipe:
-        completed = int((started.decode() + pipe.read()).split()[-1])
-    temporaries = [name for name in os.listdir(sys.argv[1]) if name.endswith(".tmp")]
-    with Checkpoints(sys.argv[1], {}, {}) as checkpoints:
-        newest = checkpoints.load_newest()
-        files = sorted(os.listdir(sys.argv[1]))
-    found = newest.step if newest else 0
-    whole = newest is None or (
-        bool((newest.tensors["a"] == found).all()) and newest.tensors["b"].item() == found == newest.state["step"]
-    )
-    report = {"completed": completed, "found": found, "whole": whole, "files": files, "killed in": temporaries}
-    print(json.dumps(report), flush=True)
-"""
-
 
 def test_a_run_killed_at_any_moment_resumes_from_a_whole_checkpoint(tmp_path):
-    with run_python(KILLS, tmp_path) as process:
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    reports = [json.loads(line) for line in output.splitlines()]
-    assert len(reports) == 20
-    found, files = 0, 0
-    for report in reports:
-        assert report["found"] - report["completed"] in (0, 1)  # the one in progress may have been whole already
-        assert report["whole"]
+    chance = random.Random(0)
+    found, files, killed_in_a_save = 0, 0, False
+    for _ in range(20):
+        reader, writer = os.pipe()
+        child = forked(partial(save_for_ever, tmp_path, writer))
+        os.close(writer)
+        started = os.read(reader, 100)
+        time.sleep(chance.uniform(0.0, 0.2))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with os.fdopen(reader) as pipe:
+            completed = int((started.decode() + pipe.read()).split()[-1])
+        killed_in_a_save |= any(name.endswith(".tmp") for name in names(tmp_path))
+        with open_run(tmp_path) as checkpoints:
+            newest = checkpoints.load_newest()
+            left = names(tmp_path)
+        step = newest.step if newest else 0
+        assert step - completed in (0, 1)  # the one in progress may have been whole already
+        if newest is not None:
+            assert (newest.tensors["a"] == step).all()
+            assert newest.tensors["b"].item() == step == newest.state["step"]
         # The lock, three checkpoints, and one not yet removed; as long as no save is completed, one more each time.
-        assert len(report["files"]) <= (5 if report["completed"] > found else max(files + 1, 5))
-        found, files = report["found"], len(report["files"])
-        assert not any(name.endswith(".tmp") for name in report["files"])
-    assert reports[-1]["found"] > 0
-    assert any(report["killed in"] for report in reports)  # else no kill came in the middle of a save
+        assert len(left) <= (5 if completed > found else max(files + 1, 5))
+        assert not any(name.endswith(".tmp") for name in left)
+        found, files = step, len(left)
+    assert found > 0
+    assert killed_in_a_save  # else no kill came in the middle of a save
 
 
 def test_leftovers_of_a_killed_run_are_removed_and_nothing_else(tmp_path):

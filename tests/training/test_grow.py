@@ -117,7 +117,7 @@ def test_more_inducing_inputs_never_hurt(name):
     x, y = sets()[name]
     test = np.arange(len(y)) % 4 == 0
     values, errors = [], []
-    for size in (10, 25, 51, 70, 110, 150):
+    for size in (10, 25, 51, 100, 150):
         model = GPRegressor(size, likelihood="gaussian", random_state=0, verbose=False).fit(x[~test], y[~test])
         values.append(model.elbo_ / (~test).sum())
         errors.append(np.sqrt(np.mean((model.predict(x[test]) - y[test]) ** 2)))

@@ -29,9 +29,16 @@ class Sign(Likelihood):
         return -0.5 * ((y - f[..., 0].square()) / 0.1).square() - math.log(0.1 * math.sqrt(2 * math.pi))
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches for modes and training together of a few steps: what is promised holds after any number."""
+    monkeypatch.setattr("autogp.training.mixture.STEPS", 20)
+
+
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(("likelihood", "components"), [("gaussian", 2), ("student_t", 3)])
 def test_a_mixture_of_a_regression_has_the_elbo_of_one_gaussian_at_least(likelihood, components):
-    x, y = line()
+    x, y = line(rows=40)
     options = {"likelihood": likelihood, "random_state": 0, "max_epochs": 30}
     one = GPRegressor(12, **options).fit(x, y)
     several = GPRegressor(12, n_components=components, **options).fit(x, y)
@@ -40,6 +47,7 @@ def test_a_mixture_of_a_regression_has_the_elbo_of_one_gaussian_at_least(likelih
     assert several.model_.posterior.moments().jensen_kl() > several.model_.posterior.moments().kl()
 
 
+@pytest.mark.usefixtures("short")
 def test_a_mixture_of_a_classification_predicts_as_well_as_one_gaussian():
     x, y = line()
     one = GPClassifier(12, random_state=0, max_epochs=30, objective="elbo").fit(x, y > 0)
@@ -70,6 +78,7 @@ def test_a_mixture_finds_both_modes_and_gains_log_2():
     assert both == pytest.approx(alone + math.log(2), abs=0.1)
 
 
+@pytest.mark.usefixtures("short")
 def test_a_fit_that_is_interrupted_goes_on_to_the_same_mixture(tmp_path):
     x, y = line()
     options = {"n_components": 2, "likelihood": "student_t", "random_state": 0, "max_epochs": 10}
@@ -82,7 +91,7 @@ def test_a_fit_that_is_interrupted_goes_on_to_the_same_mixture(tmp_path):
 
     def interrupt(progress):
         steps.append(progress.step)
-        if len(steps) == 60:
+        if len(steps) == 20:
             raise Stop
 
     with pytest.raises(Stop):
