@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, Network, Poisson, Softmax, StudentT
+from autogp.likelihoods import Bernoulli, Gaussian, Likelihood, NegativeBinomial, Network, Poisson, Softmax, StudentT
 
 DRAWS = 200_000
 
@@ -77,6 +77,27 @@ def test_sampled_quantiles_have_their_level(likelihood, cdf):
         strictly = np.array([cdf(value - 1e-6, f).mean() for value in values[:50]])
         assert (below > level - 0.03).all()
         assert (strictly < level + 0.03).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("likelihood", "at"),
+    [
+        (Poisson(rate=2.0), lambda f: stats.poisson(2 * np.exp(f))),
+        (NegativeBinomial(rate=40.0, dispersion=0.5), lambda f: stats.nbinom(2.0, 1 / (1 + 20 * np.exp(f)))),
+    ],
+    ids=["poisson", "negative binomial"],
+)
+def test_quantiles_of_counts_are_exact(likelihood, at):
+    found = likelihood.quantiles(*one_row(0.3, 0.2), LEVELS)[:, :, 0].numpy()
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    counts = np.arange(600)
+    below = (weights @ at(0.3 + np.sqrt(0.2) * nodes[:, None]).cdf(counts)) / weights.sum()
+    expected = [counts[below >= level][0] for level in LEVELS.numpy()]
+    np.testing.assert_array_equal(found, np.repeat(np.array(expected)[:, None], 700, 1))
+    huge = likelihood.quantiles(*one_row(8.0, 0.2), LEVELS)[:, 0, 0]  # by draws: more than all that are added up
+    assert (huge > 2_000).all()
+    assert (huge.diff() > 0).all()
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import torch
 
 from autogp.data import ArraySource
 from autogp.kernels import RBF, Matern32, Matern52
-from autogp.likelihoods import Gaussian, StudentT
+from autogp.likelihoods import BoxCox, Gaussian, StudentT
 from autogp.model import SparseGP
 from autogp.training import collapsed
 from autogp.training.collapsed import Collapsed
@@ -44,6 +44,20 @@ def test_value_and_gradients_are_those_of_the_rows_marginals(outputs, kernel, we
     value, gradients = Profile(model, source, feed)()
     short = Collapsed(model, source, feed)
     short.kept = kept
+    found, own = short()
+    torch.testing.assert_close(found, value, rtol=1e-10, atol=0)
+    for name, one, other in zip(short.parameters, own, gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8, msg=name)
+
+
+def test_a_transform_of_the_targets_that_is_learnt():
+    model, source = problem(2)
+    x, y = source.rows(np.arange(90))
+    model.likelihood = BoxCox(2, torch.tensor([0.05, 0.1]), power=0.3, unit=1.2, spread=0.8)
+    source, weights = ArraySource(x, np.exp(y)), np.random.default_rng(0).uniform(0.2, 3, 90)
+    feed = Feed(model, 90, weights, None)
+    value, gradients = Profile(model, source, feed)()
+    short = Collapsed(model, source, feed)
     found, own = short()
     torch.testing.assert_close(found, value, rtol=1e-10, atol=0)
     for name, one, other in zip(short.parameters, own, gradients, strict=True):

@@ -5,6 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
+from scipy.stats import multivariate_normal
 from sklearn.datasets import load_diabetes, load_iris, make_friedman1
 
 from autogp import GPClassifier, GPRegressor
@@ -13,7 +15,7 @@ from autogp.kernels import RBF, Matern52
 from autogp.likelihoods import Gaussian, Heteroscedastic, Poisson
 from autogp.model import SparseGP
 from autogp.objectives import elbo
-from autogp.training import Settings, converge
+from autogp.training import Settings, Start, converge
 from autogp.training.feed import Feed
 from autogp.training.grow import LEAST_GAIN, grow, missing
 
@@ -127,14 +129,32 @@ def test_more_inducing_inputs_never_hurt(name):
 
 
 def test_rough_functions_get_more_inducing_inputs_and_the_summary_says_why(capsys):
-    found = {}
-    for name in ("smooth", "plane"):
-        x, y = sets()[name]
+    found, random = {}, np.random.default_rng(0)
+    plane = random.normal(size=(600, 2))
+    for name, width in (("smooth", 0.5), ("plane", 3)):
+        x, y = plane, np.sin(width * plane[:, 0]) * plane[:, 1] + 0.1 * random.normal(size=600)
         model = GPRegressor(likelihood="gaussian", random_state=0, verbose=False).fit(x, y)
         found[name] = model.model_.inducing_inputs.shape[-2]
         model.summary()
         assert f"at {found[name]} inducing inputs; more would gain less than {LEAST_GAIN}" in capsys.readouterr().out
-    assert found["smooth"] == 50 < found["plane"] <= 300
+    assert found["smooth"] == 50 < found["plane"] <= 400
+
+
+def test_few_rows_are_all_inducing_inputs_and_the_evidence_is_exact():
+    x, y = sets()["plane"]
+    model = GPRegressor(likelihood="gaussian", kernel="rbf", start=Start(prior=False), random_state=0, verbose=False)
+    model.fit(x, y)
+    assert model.model_.inducing_inputs.shape[-2] == 300
+    kernel, likelihood = model.model_.kernel, model.model_.likelihood
+    assert isinstance(kernel, RBF)
+    assert isinstance(likelihood, Gaussian)
+    lengthscale, variance = kernel.lengthscale.detach().numpy()[0], kernel.variance.item()
+    noise = likelihood.variance.item()
+    scaled = (x - x.mean(0)) / x.std(0) / lengthscale
+    covariance = variance * np.exp(-0.5 * cdist(scaled, scaled, "sqeuclidean")) + noise * np.eye(300)
+    targets = (y - y.mean()) / y.std()
+    evidence = multivariate_normal(np.zeros(300), covariance).logpdf(targets) - 300 * np.log(y.std())
+    assert model.elbo_ == pytest.approx(evidence, abs=0.01)
 
 
 def test_a_limit_of_epochs_holds_for_all_parts_together():

@@ -41,6 +41,7 @@ from autogp.training import (
     History,
     Settings,
     Start,
+    all_inputs,
     converge_growing,
     mix,
     refine,
@@ -50,7 +51,14 @@ from autogp.training import (
     start_latents,
     train,
 )
-from autogp.training.affordable import ONE_BATCH, all_at_once, first_inducing, most_inducing, settings_for
+from autogp.training.affordable import (
+    ONE_BATCH,
+    all_at_once,
+    first_inducing,
+    is_exact,
+    most_inducing,
+    settings_for,
+)
 from autogp.training.distributed import processes
 from autogp.training.expression import terms_of
 from autogp.training.feed import Feed, device_named
@@ -526,11 +534,18 @@ class GPEstimator(BaseEstimator):
             lengthscale, prior = start.lengthscale, start.prior
             kernel = start_kernel(name, rows, features, groups, variance, seed, lengthscale, columns, joint, prior)
         by_class = by_class if start.by_class is None else by_class and start.by_class
-        size = first_inducing(self.n_inducing, len(rows), likelihood, self._given_settings(seed))
-        z = start_inducing_inputs(rows, size, features, seed, by_class, torch.float64, groups)
-        if start.dtype == "float32" or (start.dtype is None and z.shape[-1] > FEW_COLUMNS):
+        given = self._given_settings(seed)
+        learns = any(each.requires_grad for each in features.parameters())  # then rows do not stay where they are
+        exact = not learns and is_exact(self.n_inducing, len(rows), likelihood, given)
+        if exact:
+            z = all_inputs(rows, features).expand(groups, -1, -1)
+        else:
+            size = first_inducing(self.n_inducing, len(rows), likelihood, given)
+            z = start_inducing_inputs(rows, size, features, seed, by_class, torch.float64, groups)
+        if start.dtype == "float32" or (start.dtype is None and z.shape[-1] > FEW_COLUMNS and not exact):
             z = z.to(torch.float32)
         model = SparseGP(kernel, likelihood, z, features)
+        model.inducing_inputs.requires_grad_(not exact)
         if self._start_at is not None:
             start_from(model, self._start_at)
         if start.latents:

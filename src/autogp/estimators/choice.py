@@ -27,7 +27,8 @@ from autogp.likelihoods import (
 )
 from autogp.model import SparseGP
 from autogp.objectives import log_predictive
-from autogp.training import FEWEST_INDUCING
+from autogp.training import FEWEST_INDUCING, Settings
+from autogp.training.affordable import is_exact
 from autogp.training.step import FAILURES
 
 if TYPE_CHECKING:
@@ -135,8 +136,10 @@ def _trial(
 ) -> "GPRegressor":
     """A small model of the rows kept; it begins where `start` has ended."""
     epochs = TRIAL_EPOCHS if start is None else FURTHER_EPOCHS
+    targets = rows.rows(kept)[1]
+    exact = is_exact("auto", len(kept), likelihood_named(name, targets), Settings())
     trial = type(estimator)(
-        FEWEST_INDUCING,
+        "auto" if exact else FEWEST_INDUCING,
         kernel=estimator.kernel,
         likelihood=name,
         features=estimator.features,
@@ -156,7 +159,7 @@ def _trial(
                 part.log_variance.data.clamp_(max=MOST_LOG_VARIANCE)
     with warnings.catch_warnings():  # a trial need not converge
         warnings.simplefilter("ignore", ConvergenceWarning)
-        trial._fit_rows(Subset(rows, kept), rows.rows(kept)[1], None, None, ())
+        trial._fit_rows(Subset(rows, kept), targets, None, None, ())
     return trial
 
 

@@ -77,8 +77,12 @@ class Likelihood(nn.Module):
 
     @property
     def shared_noise(self) -> Tensor | None:
-        """The variance [P] of Gaussian noise that is the same for all rows, where y = f + noise."""
+        """The variance [P] of Gaussian noise that is the same for all rows, where w(y) = f + noise."""
         return None
+
+    def transform(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """w(y) of `shared_noise`, and the log of its derivative, [B, P] twice; y itself, unless a subclass differs."""
+        return y, torch.zeros_like(y)
 
     @property
     def start_values(self) -> list[float] | None:

@@ -42,10 +42,6 @@ class BoxCox(Gaussian):
             self.register_buffer(name, positive_parameter(value, name, size=num_outputs).detach().exp())
 
     @property
-    def shared_noise(self) -> None:  # the noise is that of w(y), not of y
-        return None
-
-    @property
     def power(self) -> Tensor:  # [P]
         return self.log_power.exp()
 

@@ -4,10 +4,13 @@ import torch
 from torch import Tensor
 
 from autogp.likelihoods.base import Elementwise, InfiniteLOOError, as_targets, check_real_targets
-from autogp.likelihoods.quadrature import REACH, log_expectation
+from autogp.likelihoods.quadrature import REACH, align, gauss_hermite, log_expectation
 from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["Poisson"]
+
+COUNTS, MOST_COUNTS = 32, 512  # whose probabilities are added up for quantiles: at a time, and before draws are cheaper
+QUANTILE_ROWS = 512  # at a time, for which probabilities are computed
 
 
 class Poisson(Elementwise):
@@ -60,6 +63,31 @@ class Poisson(Elementwise):
 
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return torch.poisson(self.conditional_moments(f)[0], generator)
+
+    def quantiles(self, log_weights: Tensor, mean: Tensor, variance: Tensor, levels: Tensor) -> Tensor:
+        """The least counts that y stays at or below with these probabilities: the sum of those of all smaller counts.
+
+        A probability is the mean of p(y | f) over q(f), by Gauss-Hermite. Large counts are left to draws.
+        """
+        if len(log_weights) > 1:
+            return super().quantiles(log_weights, mean, variance, levels)
+        found = []
+        for centre, spread in zip(mean.split(QUANTILE_ROWS, 1), variance.split(QUANTILE_ROWS, 1), strict=True):
+            nodes, log_shares = align(gauss_hermite(), centre)
+            f = (centre + spread.sqrt() * nodes).double()  # [H, 1, B, P]
+            below, counts = f.new_zeros(f.shape[2:]), f.new_zeros(len(levels), *f.shape[2:])
+            for first in range(0, MOST_COUNTS, COUNTS):
+                count = torch.arange(first, first + COUNTS, dtype=f.dtype, device=f.device)[:, None, None]
+                density = self.log_density(f, torch.stack([count, torch.ones_like(count)], -1))  # [H, counts, B, P]
+                cumulative = below + (density + log_shares).exp().sum(0).cumsum(0)
+                counts += (cumulative < levels.to(f)[:, None, None, None]).sum(1)
+                below = cumulative[-1]
+                if (below >= levels.max()).all():
+                    break
+            else:
+                return super().quantiles(log_weights, mean, variance, levels)
+            found.append(counts.to(mean.dtype))
+        return torch.cat(found, 1)
 
     def check_targets(self, y: Tensor) -> Tensor:
         y = as_targets(y)

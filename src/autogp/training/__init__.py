@@ -11,6 +11,7 @@ from autogp.training.schedule import Phase, Settings
 from autogp.training.start import (
     KERNELS,
     Start,
+    all_inputs,
     start_from,
     start_inducing_inputs,
     start_kernel,
@@ -34,6 +35,7 @@ __all__ = [
     "TrainingDivergedError",
     "TrainingInterruptedError",
     "absorb",
+    "all_inputs",
     "converge",
     "converge_growing",
     "mix",

@@ -7,7 +7,7 @@ from autogp.likelihoods import Likelihood
 from autogp.training.grow import FEWEST_INDUCING
 from autogp.training.schedule import Settings
 
-__all__ = ["ONE_BATCH", "all_at_once", "first_inducing", "most_inducing", "settings_for"]
+__all__ = ["ONE_BATCH", "all_at_once", "first_inducing", "is_exact", "most_inducing", "settings_for"]
 
 ONE_BATCH = 2_000  # rows
 NOISELESS_RATES = (0.2, 0.2)  # of natural gradients, where steps have no noise; 0.5 is too long where log p has kinks
@@ -15,6 +15,7 @@ NETWORK_RATE = 0.1  # of latent functions that start away from 0; at 0.05 the no
 SETTLED_EPOCHS = 50  # of one step each, without a better score: then a run of open length ends
 AFFORDABLE_PASS, CHEAP_PASS = 1e10, 1.5e8  # multiplications: for as many inducing inputs as were asked for, for "auto",
 CHEAP_SUMS = 7e9  # and for "auto" where all rows share Gaussian noise
+EXACT_ROWS, EXACT_OTHERS = 400, 100  # up to which "auto" takes every row: with noise that rows share, and without
 MOST_INDUCING = 400  # that "auto" takes, and
 BATCH_INDUCING, BATCH_ROWS_EACH = 200, 5  # where it learns from batches: at most, and rows for each of them
 COUPLED_PASSES = 5  # over the rows, until q has settled where a row couples latent functions
@@ -45,6 +46,12 @@ def most_inducing(n_inducing: int | str, count: int, likelihood: Likelihood) -> 
     affordable = math.isqrt(int(_cheap_pass(likelihood) / (count * passes)))
     fewest = FEWEST_INDUCING if passes > likelihood.num_latents else 2 * FEWEST_INDUCING
     return min(MOST_INDUCING, max(fewest, affordable), count)
+
+
+def is_exact(n_inducing: int | str, count: int, likelihood: Likelihood, given: Settings) -> bool:
+    """Whether every row is an inducing input and stays one: for few rows the cheapest model, and an exact one."""
+    few = count <= (EXACT_OTHERS if likelihood.shared_noise is None else EXACT_ROWS)
+    return n_inducing == "auto" and few and all_at_once(n_inducing, count, likelihood, given)
 
 
 def first_inducing(n_inducing: int | str, count: int, likelihood: Likelihood, given: Settings) -> int:

@@ -8,7 +8,9 @@ The ELBO needs the variances of q(f) and the residuals only by their sums, which
 
     sum_n w_n var(f_n) = tr(W Kxx) - tr(T) + tr(S T)      sum_n w_n (y_n - a_n'm)^2 = y'W y - 2 m'b + m'T m
 
-So an evaluation is one product for T and one for the gradient of A, c (I - S - m m') A W + c m y'W.
+So an evaluation is one product for T and one for the gradient of A, c (I - S - m m') A W + c m y'W. Where the noise is
+that of a transform w(y) that is learnt, w takes the place of y, its gradient is -c W (w - A'm), and the ELBO has
+tr(W log w'(y)) besides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +39,7 @@ class _Rows(NamedTuple):
     """Some rows, read once."""
 
     x: Tensor  # as the kernel takes them, or as the features do, where these learn
-    targets: Tensor  # W y, [Q, B]
+    y: Tensor  # targets as the likelihood takes them, [B, Q]
     weights: Tensor | None  # [B], none where all are 1
 
 
@@ -48,6 +50,8 @@ class _Block(NamedTuple):
     cross: Tensor  # Kzx, [G, M, B], with gradients
     prior_variance: Tensor  # k(x, x), [G, B], with gradients
     basis: Tensor  # A, [G, M, B], a constant
+    targets: Tensor  # w(y), [Q, B], with gradients where the transform learns
+    log_slope: Tensor  # log w'(y), [Q, B], likewise
 
 
 class Collapsed:
@@ -74,7 +78,7 @@ class Collapsed:
         self.embed = model.embed if learns else lambda x: x
         self.rows: list[_Rows] = []
         self.slices: list[np.ndarray] = []
-        squares, weight = torch.zeros(latents, dtype=torch.float64), 0.0
+        weight = torch.zeros(1, dtype=torch.float64)
         for start in range(0, len(source), count):
             indices = np.arange(start, min(start + count, len(source)))
             self.slices.append(indices)
@@ -82,12 +86,9 @@ class Collapsed:
             batch = feed.batch(x, y, first + indices, feed.num_data)
             with torch.no_grad():
                 x = batch.x if learns else model.embed(batch.x)
-            targets = batch.y.mT * batch.weights
-            squares += (targets.double() * batch.y.mT.double()).sum(1).cpu()
             weight += batch.weights.double().sum().item()
-            self.rows.append(_Rows(x, targets, None if feed.weights is None else batch.weights))
-        squares, weights = among.sum_all([squares.to(model.device), squares.new_tensor([weight]).to(model.device)])
-        self.squares, self.weight = squares, weights.item()  # y'W y and tr W
+            self.rows.append(_Rows(x, batch.y, None if feed.weights is None else batch.weights))
+        self.weight = among.sum_all([weight.to(model.device)])[0].item()  # tr W
         self.kept = KEPT_EACH * len(source) * groups * size * torch.finfo(model.dtype).bits // 8 <= KEPT_BYTES
         self.prior = Natural.prior(latents, size, model.device)
         self.prior_moments = self.prior.moments()
@@ -109,19 +110,19 @@ class Collapsed:
         prepared = self.model.prepare(self.prior_moments)
         blocks = list(self._blocks(prepared)) if self.kept else None
         with torch.no_grad():
-            product, shift, prior = self._sums(blocks or self._blocks(prepared), prepared)  # T, b, tr(W Kxx)
+            product, shift, prior, squares, log_slopes = self._sums(blocks or self._blocks(prepared), prepared)
             noise = variance.detach()
             self.q = Natural(self.prior.precision + product / noise[:, None, None], shift / noise[:, None])
             moments = self.q.moments()
             mean, covariance = moments.mean[0], moments.dense[0]  # m, S
             explained = (covariance * product).sum((1, 2)) - product.diagonal(dim1=-2, dim2=-1).sum(-1)
             pulled = (product @ mean[..., None]).squeeze(-1)  # T m
-            spread = self.squares + (mean * (pulled - 2 * shift)).sum(-1) + prior + explained  # [Q]
+            spread = squares + (mean * (pulled - 2 * shift)).sum(-1) + prior + explained  # [Q]
             divergence = moments.kl()
             rest = self.prior.precision - covariance - mean[..., None] * mean[:, None]
             along = (rest @ product + mean[..., None] * shift[:, None]) / noise[:, None, None]  # dA A'
         data_term = -0.5 * (self.weight * (2 * torch.pi * variance).log() + spread / variance).sum()
-        self.value = (data_term - divergence).item()
+        self.value = (data_term + log_slopes - divergence).item()
         gradients = self._own(data_term, prepared, along)
         with torch.no_grad():
             upper = prepared.inverse.mT
@@ -131,12 +132,17 @@ class Collapsed:
             else:
                 matrix, vectors = lifted
             precision = (0.5 / noise).sum().expand(1) if len(upper) == 1 else 0.5 / noise
-        for rows, cross, prior_variance, basis in blocks or self._blocks(prepared):
-            targets = rows.targets[None] if len(basis) == 1 else rows.targets[:, None]
-            slope = torch.baddbmm(vectors.to(basis) @ targets, matrix.to(basis), _weighted(basis, rows))
+        for rows, cross, prior_variance, basis, targets, log_slope in blocks or self._blocks(prepared):
+            weighted = _weighted(targets.detach(), rows)
+            weighted = weighted[None] if len(basis) == 1 else weighted[:, None]
+            slope = torch.baddbmm(vectors.to(basis) @ weighted, matrix.to(basis), _weighted(basis, rows))
             each = precision[:, None].to(basis).expand_as(prior_variance)
-            own = -each if rows.weights is None else -each * rows.weights
-            found = pull([cross, prior_variance], [slope, own], parameters)
+            outputs, slopes = [cross, prior_variance], [slope, -_weighted(each, rows)]
+            if targets.requires_grad:
+                left = targets.detach() - (mean.to(basis)[:, None] @ basis).squeeze(1)  # w - A'm
+                outputs += [targets, log_slope]
+                slopes += [_weighted(-left / noise.to(basis)[:, None], rows), _weighted(torch.ones_like(left), rows)]
+            found = pull(outputs, slopes, parameters)
             for gradient, part in zip(gradients, found, strict=True):
                 gradient.add_(part)
         return prepared.gram.new_tensor(self.value), self.among.sum_all(gradients)
@@ -150,22 +156,26 @@ class Collapsed:
         for rows in self.rows:
             phi = self.embed(rows.x)
             cross = self.model.cross(phi)
-            yield _Block(rows, cross, self.model.kernel.diag(phi), whiten(gram, inverse, cross.detach()))
+            targets, log_slope = self.model.likelihood.transform(rows.y)
+            basis = whiten(gram, inverse, cross.detach())
+            yield _Block(rows, cross, self.model.kernel.diag(phi), basis, targets.mT, log_slope.mT)
 
-    def _sums(self, blocks: Sequence[_Block] | Iterator[_Block], prepared: Prepared) -> tuple[Tensor, Tensor, Tensor]:
-        """T [G, M, M], b [Q, M] and tr(W Kxx) [G], of the rows of all processes, in float64."""
+    def _sums(self, blocks: Sequence[_Block] | Iterator[_Block], prepared: Prepared) -> list[Tensor]:
+        """T [G, M, M], b [Q, M], tr(W Kxx) [G], y'W y [Q] and tr(W log w'(y)), of the rows of all processes."""
         product = torch.zeros_like(prepared.gram)
         shift, prior = torch.zeros_like(self.prior.shift), product.new_zeros(len(product))
-        for rows, _, prior_variance, basis in blocks:
+        squares, log_slopes = product.new_zeros(len(shift)), product.new_zeros(())
+        for rows, _, prior_variance, basis, y, log_slope in blocks:
             weighted = _weighted(basis, rows)
             for start, stop in row_blocks(basis.shape[-2]):  # symmetric: its lower half is enough
                 product[:, start:stop, :stop] += weighted[:, start:stop] @ basis[:, :stop].mT
-            targets = rows.targets
+            targets = _weighted(y, rows)
             shift += targets @ basis[0].mT if len(basis) == 1 else (basis @ targets[..., None]).squeeze(-1)
-            prior += (prior_variance if rows.weights is None else prior_variance * rows.weights).double().sum(-1)
+            prior += _weighted(prior_variance, rows).double().sum(-1)
+            squares += (targets.double() * y.double()).sum(-1)
+            log_slopes += _weighted(log_slope, rows).double().sum()
         product = product.tril() + product.tril(-1).mT
-        product, shift, prior = self.among.sum_all([product, shift, prior])
-        return product, shift, prior
+        return self.among.sum_all([product, shift, prior, squares, log_slopes])
 
     def _own(self, data_term: Tensor, prepared: Prepared, along: Tensor) -> list[Tensor]:
         """Gradients by the noise, and by Kzz = L L': L^-T P L^-1, P the lower half of -dA A' with half its diagonal."""
@@ -208,5 +218,6 @@ def pull(outputs: Sequence[Tensor], slopes: Sequence[Tensor], parameters: Sequen
     return torch.autograd.grad(torch.stack(parts).sum(), parameters, allow_unused=True, materialize_grads=True)
 
 
-def _weighted(basis: Tensor, rows: _Rows) -> Tensor:
-    return basis if rows.weights is None else basis * rows.weights
+def _weighted(each: Tensor, rows: _Rows) -> Tensor:
+    """What there is of each row, [..., B], times its weight."""
+    return each if rows.weights is None else each * rows.weights

@@ -26,6 +26,7 @@ from autogp.posteriors import Natural
 from autogp.training.checkpoint import Checkpoint, Checkpoints
 from autogp.training.collapsed import Collapsed, pull
 from autogp.training.distributed import ALONE, Processes, processes
+from autogp.training.exact import Exact
 from autogp.training.feed import Feed, device_named, divided, validation_score
 from autogp.training.identity import data_identity, settings_identity
 from autogp.training.memory import kept_memory
@@ -263,8 +264,9 @@ class _Run:
         self.model, self.settings, self.feed, self.validation = model, settings, feed, validation
         self.among = among
         self.whole = whole  # the model with the feature maps that are frozen
-        suits = among.gather(lambda: Collapsed.suits(model, source))
-        self.profile = (Collapsed if all(suits) else Profile)(model, source, feed, among)
+        suits = all(among.gather(lambda: Collapsed.suits(model, source)))
+        kind = Exact if Exact.suits(model, source, among) else Collapsed if suits else Profile
+        self.profile = kind(model, source, feed, among)
         parameters = self.profile.parameters
         self.start = np.concatenate(
             [np.zeros(0), *(each.detach().cpu().numpy().ravel() for each in parameters.values())]
@@ -378,11 +380,10 @@ class _Run:
         model, history, settings = self.model, self.history, self.settings
         looked = self.last is not None and np.array_equal(vector, self.last)
         value = -(self.losses[-1] if looked else self._evaluate(vector)[0])
-        q = self.profile.q
         if self.validation is None:
             score = self.profile.score()
         else:
-            score = validation_score(model, q, self.feed, self.validation, self.among)
+            score = validation_score(model, self.profile.q, self.feed, self.validation, self.among)
         epoch, self.seconds = len(history.rows) + 1, self.among.from_first(lambda: time.monotonic() - self.started)
         row = {"epoch": epoch, "step": epoch, "seconds": round(self.seconds, 3), "objective": "elbo"}
         history.rows.append(row | {"value": value, "score": score, "learning_rate": 1.0, "skipped": 0})
@@ -390,7 +391,8 @@ class _Run:
             history.best_epoch, history.best_score = epoch, score
             self.settled = self.profile.settled
             self.best = {name: each.detach().clone() for name, each in model.state_dict().items()}
-            self.best |= {PRECISION: q.precision, SHIFT: q.shift}
+            if not isinstance(self.profile, Exact):  # there it follows from the rest
+                self.best |= {PRECISION: self.profile.q.precision, SHIFT: self.profile.q.shift}
         progress = self._progress()
         # Every callback is told.
         wishes = self.among.from_first(lambda: [bool(callback(progress)) for callback in self.callbacks])
@@ -424,9 +426,9 @@ class _Run:
         """Leaves the model in its best state, q included."""
         if self.best:
             state = dict(self.best)
-            q = Natural(state.pop(PRECISION), state.pop(SHIFT))
+            q = [state.pop(name) for name in (PRECISION, SHIFT) if name in state]
             self.model.load_state_dict(state)
-            self.model.posterior.set_natural(q)
+            self.model.posterior.set_natural(Natural(*q) if q else self.profile.q)
 
     def _save(self) -> None:
         if self.interrupts is None:
@@ -470,7 +472,6 @@ class _Run:
         ends = [] if limit is None else [seconds / epoch * (limit - epoch)]
         ends += [] if budget is None else [max(0.0, budget - seconds)]
         before = self.history.rows[max(0, epoch - 1 - WINDOW)]["value"] if epoch > 1 else math.nan
-        q = self.profile.q
         return Progress(
             step=epoch,
             total_steps=self.max_iterations,
@@ -486,11 +487,11 @@ class _Run:
             gain=last["value"] - before,
             least_gain=self.tolerance,
             skipped=0,
-            predictor=lambda: self.whole.predictor(q),
+            predictor=lambda: self.whole.predictor(self.profile.q),
         )
 
 
-def with_prior(profile: Profile | Collapsed) -> tuple[Tensor, list[Tensor]]:
+def with_prior(profile: Profile | Collapsed | Exact) -> tuple[Tensor, list[Tensor]]:
     """The ELBO plus the log density of the kernel's hyper-parameters under their priors, and its gradients."""
     value, gradients = profile()
     log_prior = profile.model.kernel.log_prior()

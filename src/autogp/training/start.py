@@ -36,6 +36,7 @@ from autogp.training.step import FAILURES, Batch, draw
 __all__ = [
     "KERNELS",
     "Start",
+    "all_inputs",
     "leave_saddle",
     "sample_rows",
     "start_from",
@@ -124,6 +125,20 @@ def start_inducing_inputs(
     centres = [_centres(part, size, seed, init) for part, size in zip(parts, shares, strict=True) if size]
     z = torch.from_numpy(_distinct(np.concatenate(centres))).to(dtype)
     return z if groups == 1 else z.expand(groups, -1, -1)
+
+
+@torch.no_grad()
+def all_inputs(source: Source, features: nn.Module | None = None) -> Tensor:
+    """The features of all rows, each once, in float64, [M, D]: inducing inputs of a model that is exact.
+
+    >>> import numpy as np
+    >>> from autogp.data import ArraySource
+    >>> all_inputs(ArraySource(np.repeat(np.eye(3), 5, axis=0))).shape
+    torch.Size([3, 3])
+    """
+    x = torch.from_numpy(np.require(source.rows(np.arange(len(source)))[0], requirements=["C", "W"]))
+    phi = x if features is None else apply_map(features, x)
+    return torch.from_numpy(_distinct(phi.double().cpu().numpy()))
 
 
 def start_kernel(
@@ -348,7 +363,8 @@ def start_from(model: SparseGP, other: SparseGP) -> None:
     """
     alike = type(model.likelihood) is type(other.likelihood)
     theirs = dict(other.named_parameters())
-    for name, mine in model.named_parameters():
+    learnt = {name: mine for name, mine in model.named_parameters() if mine.requires_grad}
+    for name, mine in learnt.items():
         if name in theirs and (name.startswith(("kernel.", "inducing_inputs")) or (alike and "likelihood." in name)):
             their = theirs[name]
             if their.ndim == mine.ndim and all(a in (1, b) for a, b in zip(their.shape, mine.shape, strict=True)):
