@@ -34,9 +34,10 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     Parameters
     ----------
     n_inducing : int or "auto"
-        Number of inducing inputs, the model's size: accuracy and time grow with it. "auto" begins with 50 and takes
-        more as long as they promise to raise the ELBO by 0.02 nats per row, up to 400, or fewer where there are many
-        rows. Where training goes by batches, as with three classes and more, it is 200, or fewer for few rows.
+        Number of inducing inputs, the model's size: accuracy and time grow with it. "auto" is all rows where there are
+        few (up to 100), else it begins with 50 and takes more as long as they promise to raise the ELBO by 0.02 nats
+        per row, up to 400, or fewer where there are many rows. Where training goes by batches, as with three classes
+        and more, it is 200, or fewer for few rows.
     kernel : str or Kernel
         "rbf", "matern12", "matern32", "matern52", "rational_quadratic", "periodic", "linear", "arccosine", a kernel
         object, or an expression of columns: "rbf(age) * categorical(country) + periodic(month, period=12)". By name it
