@@ -50,6 +50,29 @@ def test_scores_of_numbers(run: Run, run_json: RunJson, tmp_path: Path) -> None:
     assert found["coverage"] == pytest.approx(np.mean(np.abs(source.y - mean) <= norm.ppf(0.95) * std), abs=1e-9)
 
 
+def test_scores_of_each_of_several_targets(run: Run, run_json: RunJson, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=100)
+    noisy = a[:, None] + rng.normal(size=(100, 4))
+    columns = {"small": noisy[:, 0], "large": 1000 * noisy[:, 1], "no": noisy[:, 2] < 0, "yes": noisy[:, 3] > 1}
+    frame = pd.DataFrame({"a": a, **columns})
+    (frame * 1).to_csv(tmp_path / "data.csv", index=False)
+    command = ["fit", tmp_path / "data.csv", "-o", tmp_path / "m.autogp", *QUICK]
+    evaluate = ["evaluate", tmp_path / "m.autogp", tmp_path / "data.csv"]
+    run(*command, "-t", "small", "-t", "large")
+    found, model = run_json(*evaluate), load_model(tmp_path / "m.autogp")
+    mean = model.predict(open_source(tmp_path / "data.csv", encoder=model.encoder_))
+    for name, column in (("small", 0), ("large", 1)):
+        error = np.sqrt(np.mean((mean[:, column] - frame[name]) ** 2))
+        assert found["targets"][name]["rmse"] == pytest.approx(error)
+    assert "all targets" in run(*evaluate).stdout
+    run(*command, "-t", "no", "-t", "yes")
+    found, model = run_json(*evaluate), load_model(tmp_path / "m.autogp")
+    p = model.predict_proba(open_source(tmp_path / "data.csv", encoder=model.encoder_))
+    assert found["targets"]["yes"]["nlp"] == pytest.approx(log_loss(frame["yes"], p[:, 1]))
+    assert found["nlp"] == pytest.approx(np.mean([found["targets"][name]["nlp"] for name in ("no", "yes")]))
+
+
 def test_numbered_classes_and_targets_of_another_name(run: Run, error: Callable[..., str], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=60), "y": rng.choice([3, 5, 8], 60)})

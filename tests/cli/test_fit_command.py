@@ -192,7 +192,9 @@ def test_training_that_fails_leaves_nothing(error: Callable[..., str], tmp_path:
     [
         ("", "data.csv is empty"),
         ("a,y\n", "data.csv has no rows"),
-        ("a,y\n1,x\n2,x\n", "all rows have the same class, 'x': there is nothing to learn"),
+        ("a,y\n1,x\n2,x\n", "the target is 'x' in every row: there is nothing to learn"),
+        ("a,y\n1,5\n2,5\n", "the target is '5' in every row: there is nothing to learn"),
+        ("a,y\n1,112\n", "there is one row only: a model is learnt from two at least"),
         ("a,y\n1,x\n2,\n", "target column 'y' has a missing value in row 2: remove such rows"),
         ("a,y\n1,0.5\n2,\n", "target column 'y' has a missing value in row 2: remove such rows"),
         ("a,y\n1.5,1\n2.5,2\n?,3\n3.5,1\n", "column 'a' holds numbers, but '?' in row 3: correct it"),
@@ -243,7 +245,7 @@ def test_wrong_usage_has_its_own_exit_code(run: Run, passengers: Path) -> None:
     data = passengers / "train.csv"
     assert "which column is to be predicted? There are id, name" in run("fit", data, code=2).stderr
     assert "'soon' is no duration" in run("fit", data, "-t", "survived", "--time", "soon", code=2).stderr
-    assert "'cosine' is not one of" in run("fit", data, "-t", "survived", "--kernel", "cosine", code=2).stderr
+    assert "there is no kernel 'cosine'" in run("fit", data, "-t", "survived", "--kernel", "cosine", code=2).stderr
     assert "--epochs" in run("fit", data, "-t", "survived", "--epochs", "0", code=2).stderr
 
 
@@ -260,6 +262,30 @@ def test_a_target_that_is_no_label_is_refused(error: Callable[..., str], tmp_pat
     assert "60 different labels in 60 rows" in error(*command, "-t", "name")
     message = "--ignore or --id names 'a', the column that is to be predicted"
     assert message in error(*command, "-t", "a", "--ignore", "a")
+
+
+def test_kernels_are_expressions_of_columns(run: Run, error: Callable[..., str], tmp_path: Path) -> None:
+    data = table(tmp_path / "data.csv", a=RNG.normal(size=40), b=list("uvwx") * 10, y=RNG.normal(size=40))
+    command = ["fit", data, "-t", "y", "-o", tmp_path / "m.autogp", *QUICK, "--kernel"]
+    shown = run(*command, "rbf(a) * categorical(b) + linear").stdout
+    assert "Linear" in shown
+    assert "'c'" in error(*command, "rbf(c)")
+
+
+def test_classes_of_text_have_the_order_that_is_said(run: Run, tmp_path: Path) -> None:
+    a = RNG.normal(size=90)
+    grade = np.array(["low", "middle", "high"])[np.digitize(a + 0.5 * RNG.normal(size=90), [-0.5, 0.5])]
+    command = ["fit", table(tmp_path / "data.csv", a=a, grade=grade), "-t", "grade", "-o", tmp_path / "m.autogp"]
+    order = ["--order", "low", "--order", "middle", "--order", "high"]
+    assert "Ordinal, cuts at" in run(*command, *QUICK, *order).stdout
+    model = load_model(tmp_path / "m.autogp")
+    assert model.classes_.tolist() == ["high", "low", "middle"]
+    # From low through middle to high: the class in the middle is likely only between the two others.
+    likeliest = model.classes_[model.predict_proba(np.array([[-3.0], [0.0], [3.0]])).argmax(axis=1)]
+    assert likeliest.tolist() == ["low", "middle", "high"]
+    assert "must name each class once: 'high', 'low', 'middle'" in run(*command, *order[:4], code=2).stderr
+    wrong = run(*command[:3], "a", *command[4:], "--order", "low", code=2).stderr
+    assert "there are no classes: the task is regression" in wrong
 
 
 def test_it_is_told_that_the_time_was_over(run: Run, tmp_path: Path) -> None:
@@ -279,7 +305,8 @@ def test_several_targets_ids_and_rows_without_a_target(run: Run, tmp_path: Path)
     out = tmp_path / "p.csv"
     run("predict", tmp_path / "m.autogp", data, "-o", out, "--id", "who")
     lines = out.read_text().splitlines()
-    assert lines[0].startswith('"who","mean_1"')
+    assert lines[0].startswith('"who","mean_y","std_y"')
+    assert '"mean_z"' in lines[0]
     assert lines[1].startswith('"\'=n0",')
     run("predict", tmp_path / "m.autogp", data, "-o", out, "--id", "who", "--raw", "--force")
     assert out.read_text().splitlines()[1].startswith('"=n0",')

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from autogp.data import ArraySource, open_source, readers, tables
-from autogp.data.addresses import File
+from autogp.data.addresses import File, table_files
 from autogp.features import Columns
 
 
@@ -398,6 +398,26 @@ def test_files_that_unfold_without_end_are_refused(csv: Callable[..., Path], tmp
         open_source(path)
     with pytest.raises(ValueError, match="has at least 30,000 columns in its first line; 20,000 are the most"):
         open_source(csv(",".join("a" * 30_000) + "\n1\n"))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
+def test_text_that_a_few_bytes_put_into_every_row_is_unfolded_in_pieces(tmp_path: Path, kind: pa.DataType) -> None:
+    path, long = tmp_path / "data.parquet", "x" * 200_000
+    texts = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 500, pa.int8()), [long, "y"])
+    table = pa.table({"a": texts.cast(kind), "b": np.arange(1500.0), "y": np.arange(1500.0)})
+    parquet.write_table(table, path)
+    assert path.stat().st_size < 300_000
+    file = table_files(path)[0]
+    batches = list(readers.read_batches(file, readers.plan_layout(file, "y", None, (), False, None)))
+    assert max(batch.num_rows for batch in batches) <= readers.PARQUET_BATCH_BYTES // len(long)
+    assert pa.Table.from_batches(batches).to_pylist() == table.to_pylist()
+    assert open_source(path, "y").encoder.categories == {"a": [long, "y"]}
+
+
+def test_lines_that_are_too_long_are_named(csv: Callable[..., Path]) -> None:
+    for text in ("a" * 2_500_000 + ",y\n1,2\n", "a,y\n" + "1" * 2_500_000 + ",2\n"):
+        with pytest.raises(ValueError, match="has a line of more than 1,048,576 bytes"):
+            open_source(csv(text), "y")
 
 
 def test_damaged_parquet_is_named(tmp_path: Path) -> None:

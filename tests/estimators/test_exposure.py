@@ -36,7 +36,7 @@ def test_one_exposure_for_all_rows_changes_the_unit_alone():
     assert exposed.elbo_ == pytest.approx(plain.elbo_, abs=1e-2)
 
 
-@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial", "zero_inflated"])
 def test_densities_moments_and_quantiles_belong_together(likelihood):
     x, y, exposure, _ = claims(80)
     model = regressor(likelihood).fit(x, y, exposure=exposure)

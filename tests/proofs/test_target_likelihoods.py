@@ -8,7 +8,17 @@ import torch
 from scipy import integrate, special, stats
 from torch import Tensor
 
-from autogp.likelihoods import Beta, BoxCox, Gaussian, Heteroscedastic, Likelihood, NegativeBinomial, Ordinal, Poisson
+from autogp.likelihoods import (
+    Beta,
+    BoxCox,
+    Gaussian,
+    Heteroscedastic,
+    Likelihood,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    ZeroInflated,
+)
 
 NORMAL = np.polynomial.hermite_e.hermegauss(200)  # nodes and weights for a standard normal
 LEVELS = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
@@ -144,6 +154,24 @@ def integrals(log_density, mean: float, variance: float) -> tuple[float, float, 
     )
 
 
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize("variance", [0.05, 3.0])
+def test_zero_inflated_expectations_equal_quadrature(count: int, variance: float):
+    def log_density(f: np.ndarray) -> np.ndarray:
+        """2.5 = 1 / dispersion, and 0.8 = dispersion times rate."""
+        u = f + math.log(0.8)
+        constant = special.gammaln(count + 2.5) - special.gammaln(2.5) - special.gammaln(count + 1)
+        counted = constant + count * u - (count + 2.5) * np.logaddexp(0, u) - math.log(1.7)
+        return np.logaddexp(counted, math.log(0.7 / 1.7)) if count == 0 else counted
+
+    likelihood = ZeroInflated(rate=2.0, dispersion=0.4, odds=0.7)
+    y = likelihood.check_targets(row(count))
+    expected = integrals(log_density, 0.5, variance)
+    names = ("expected_log_prob", "log_expected_prob", "log_expected_inverse_prob")
+    for name, value in zip(names, expected, strict=True):
+        assert getattr(likelihood, name)(row(0.5), row(variance), y).item() == pytest.approx(value, rel=1e-4)
+
+
 @pytest.mark.parametrize("concentration", [0.5, 8.0, 3000.0])
 @pytest.mark.parametrize("variance", [0.05, 3.0])
 @pytest.mark.parametrize("y", [1e-4, 0.7])
@@ -222,6 +250,7 @@ def test_ordinal_draws_have_the_probabilities_that_are_predicted():
         box_cox(0.3),
         Heteroscedastic(variance=0.7),
         NegativeBinomial(rate=2.0, dispersion=0.4),
+        ZeroInflated(rate=2.0, dispersion=0.4, odds=0.7),
     ],
 )
 def test_draws_have_the_moments_that_are_predicted(likelihood: Likelihood):

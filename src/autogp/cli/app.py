@@ -34,18 +34,6 @@ class Task(StrEnum):
     COUNT = "count"
 
 
-class Kernel(StrEnum):
-    """The kernels that have a name."""
-
-    AUTO = "auto"
-    RBF = "rbf"
-    MATERN12 = "matern12"
-    MATERN32 = "matern32"
-    MATERN52 = "matern52"
-    LINEAR = "linear"
-    ARCCOSINE = "arccosine"
-
-
 class Objective(StrEnum):
     """What kernel and inducing inputs maximise."""
 
@@ -160,6 +148,10 @@ def fit(
     likelihood: Annotated[
         str | None, typer.Option(metavar="NAME", help="Such as student_t, poisson, probit; by default it is chosen.")
     ] = None,
+    order: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CLASS", help="Ordered classes of text: each class, from the lowest to the highest."),
+    ] = None,
     class_weight: Annotated[ClassWeight | None, typer.Option(help="balanced: each class counts the same.")] = None,
     validation: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Share of the rows by which training keeps its best state.")
@@ -179,8 +171,12 @@ def fit(
         ),
     ] = None,
     kernel: Annotated[
-        Kernel, typer.Option(help="How rows are compared; auto is rbf for classes, else matern52.")
-    ] = Kernel.AUTO,
+        str,
+        typer.Option(
+            metavar="KERNEL",
+            help="How rows are compared: a name such as rbf, or an expression, 'rbf(age) * categorical(country)'.",
+        ),
+    ] = "auto",
     objective: Annotated[
         Objective, typer.Option(help="What training maximises; auto: elbo, then predictive if held-out rows gain.")
     ] = Objective.AUTO,
@@ -228,7 +224,7 @@ def fit(
             None if image_shape is None else parse_shape(image_shape),
             {
                 "n_inducing": "auto" if inducing is None else inducing,
-                "kernel": kernel.value,
+                "kernel": kernel,
                 "objective": objective.value,
                 "time_budget": time,
                 "max_epochs": epochs,
@@ -243,6 +239,7 @@ def fit(
             resume,
             force,
             exposure,
+            order or [],
         )
 
 

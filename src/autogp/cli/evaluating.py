@@ -9,11 +9,12 @@ from sklearn.base import is_classifier
 
 from autogp import metrics
 from autogp.cli.models import encoder_for, open_model, target_of
-from autogp.cli.predicting import QUANTILES
+from autogp.cli.predicting import QUANTILES, output_names
 from autogp.cli.terminal import Terminal
 from autogp.cli.writing import check_writable
 from autogp.data import ArraySource, check_finite, open_source
 from autogp.estimators.inputs import targets_of
+from autogp.estimators.summary import label_names
 from autogp.training.distributed import processes
 
 __all__ = ["evaluate_file", "report_file"]
@@ -37,12 +38,20 @@ def evaluate_file(
     """Shows the scores of a model on a file with targets."""
     model = open_model(model_path)
     source = _open(model, data, target, exposure)
-    scores = _scores(model, source) if exposure is None else _count_scores(model, source)
+    scores, by_target = _scores(model, source) if exposure is None else (_count_scores(model, source), {})
     for note in source.notes:
         terminal.note(note)
     terminal.say(f"{model_path} on {len(source):,} rows of {data}")
-    terminal.table(["score", "value", ""], ([name, f"{value:.4g}", WORDS[name]] for name, value in scores.items()))
-    terminal.result({"rows": len(source), **scores, "notes": source.notes})
+    columns = {"all targets": scores, **by_target} if by_target else {"value": scores}
+    rows = ([name, *(_shown(each.get(name)) for each in columns.values()), WORDS[name]] for name in scores)
+    terminal.table(["score", *columns, ""], rows)
+    terminal.result(
+        {"rows": len(source), **scores, "notes": source.notes} | ({"targets": by_target} if by_target else {})
+    )
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 def report_file(terminal: Terminal, model_path: Path, data: str, target: str | None, out: Path) -> None:
@@ -113,7 +122,7 @@ def _listed(classes: np.ndarray) -> str:
 
 
 def _label_scores(y: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-    """Scores of several labels at once, [N, P]: each label of a row counts as a prediction of two classes."""
+    """Scores of labels [N, P]: each label of a row counts as a prediction of two classes."""
     if y.shape != probabilities.shape:
         raise ValueError(f"the data has targets of shape {y.shape[1:]}, the model has {probabilities.shape[1]} labels")
     known = ~np.isnan(y)
@@ -129,7 +138,8 @@ def _count_scores(model: Any, source: ArraySource) -> dict[str, float]:
     return metrics.number_scores(y, mean, model.log_density(source, y, exposure), (low, high))
 
 
-def _scores(model: Any, source: ArraySource) -> dict[str, float]:
+def _scores(model: Any, source: ArraySource) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Scores of all targets, and where there are several, of each by its name."""
     among = processes()
 
     def shared(function: Callable[[Any], np.ndarray]) -> np.ndarray:
@@ -139,16 +149,23 @@ def _scores(model: Any, source: ArraySource) -> dict[str, float]:
         return np.concatenate(among.gather(lambda: function(among.part(source))))
 
     if is_classifier(model) and model.model_.likelihood.num_classes is None:
-        return _label_scores(source.y, shared(model.predict_proba))
+        y, probabilities = source.y, shared(model.predict_proba)
+        scores = _label_scores(y, probabilities)
+        parts = zip(label_names(model), y.T[..., None], probabilities.T[..., None], strict=True)
+        return scores, {name: _label_scores(*part) for name, *part in parts}
     if is_classifier(model):
         codes, probabilities = _codes(model, source), shared(model.predict_proba)
         scores = metrics.class_scores(codes, probabilities)
         two = probabilities.shape[1] == 2 and len(np.unique(codes)) == 2
-        return scores | ({"auc": metrics.area_under_curve(codes, probabilities)} if two else {})
+        return scores | ({"auc": metrics.area_under_curve(codes, probabilities)} if two else {}), {}
     mean = shared(model.predict)
     if source.y.shape != mean.shape:
         raise ValueError(f"the data has targets of shape {source.y.shape[1:]}, the model of shape {mean.shape[1:]}")
     limits = [QUANTILES["q05"], QUANTILES["q95"]]
     low, high = np.moveaxis(shared(lambda rows: model.predict(rows, quantiles=limits)), -1, 0)
     density = shared(lambda rows: model.log_density(rows, targets_of(rows)))
-    return metrics.number_scores(source.y, mean, density, (low, high))
+    scores = metrics.number_scores(source.y, mean, density, (low, high))
+    if mean.ndim == 1:
+        return scores, {}
+    parts = zip(output_names(model, mean.shape[1]), source.y.T, mean.T, low.T, high.T, strict=True)
+    return scores, {name: metrics.number_scores(y, own, interval=limits) for name, y, own, *limits in parts}

@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from autogp.cli.models import facts
 from autogp.cli.tasks import TaskFound, find_task
 from autogp.cli.terminal import RESUME, Terminal
 from autogp.cli.writing import ask_before_replacing, check_writable
-from autogp.data import ArraySource, is_table, open_source
+from autogp.data import ArraySource, Labels, is_table, open_source
 from autogp.data.addresses import table_files
 from autogp.data.readers import Form, column_names
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import describe
 from autogp.features import Columns, Convolutional
 from autogp.training.distributed import processes
+from autogp.training.expression import terms_of
+from autogp.training.start import KERNELS
 
 __all__ = ["fit_file"]
 
@@ -38,9 +41,11 @@ def fit_file(
     resume: bool,
     force: bool,
     exposure: str | None = None,
+    order: list[str] | None = None,
 ) -> None:
-    """Trains and saves; `reading` are arguments of `open_source`, `settings` of the estimator, and `exposure` is the
-    column of the exposures of counts."""
+    """Trains and saves; `reading` are arguments of `open_source`, `settings` of the estimator, `exposure` is the column
+    of the exposures of counts, and `order` are all classes from the lowest to the highest."""
+    _check_kernel(settings["kernel"])
     among, folder = processes(), out.with_name(out.name + ".training")
     among.from_first(lambda: _check_places(data, out, folder, resume, force))
     beside: dict[str, Any] = {}
@@ -53,6 +58,8 @@ def fit_file(
         source.y, beside["exposure"] = source.y.T
         source.targets = targets
     found = find_task(source, task)
+    if order:
+        found = _ordered(found, order)
     _tell(terminal, data, source, found)
     settings = settings | {"checkpoint": str(folder), "verbose": not terminal.json}
     if image_shape is not None:
@@ -85,6 +92,15 @@ def fit_file(
     terminal.say(f"saved in {out}; next: autogp predict {out} NEW_DATA --out predictions.csv")
     notes = [*source.notes, found.assumption] if found.assumption else source.notes
     terminal.result({"model": str(out), "task": found.task, **facts(model), "notes": notes})
+
+
+def _check_kernel(kernel: str) -> None:
+    """Before the data are read; whether columns exist is seen with them."""
+    try:
+        if kernel not in ("auto", *KERNELS):
+            terms_of(kernel, KERNELS)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--kernel") from None
 
 
 def _check_places(data: str, out: Path, folder: Path, resume: bool, force: bool) -> None:
@@ -121,6 +137,16 @@ def _open(data: str, targets: list[str], reading: dict[str, Any]) -> ArraySource
         if target in reading["ignore"]:
             raise ValueError(f"--ignore or --id names {target!r}, the column that is to be predicted")
     return open_source(data, targets[0] if len(targets) == 1 else targets, among=processes(), **reading)
+
+
+def _ordered(found: TaskFound, order: list[str]) -> TaskFound:
+    """The task with classes in this order."""
+    if not isinstance(found.y, Labels):
+        raise typer.BadParameter(f"there are no classes: the task is {found.task}", param_hint="--order")
+    classes = {str(label): label for label in found.y.classes}
+    if sorted(classes) != sorted(order):
+        raise typer.BadParameter(f"it must name each class once: {', '.join(map(repr, classes))}", param_hint="--order")
+    return replace(found, y=replace(found.y, order=[classes[label] for label in order]))
 
 
 def _check_shape(source: ArraySource, image_shape: tuple[int, ...]) -> None:

@@ -18,7 +18,7 @@ from autogp.data import ArraySource, Unseen, read_rows
 from autogp.estimators.summary import label_names
 from autogp.training.distributed import processes
 
-__all__ = ["QUANTILES", "predict_file"]
+__all__ = ["QUANTILES", "output_names", "predict_file"]
 
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 SHOWN_ROWS = 10
@@ -90,11 +90,16 @@ def predictions(model: Any, x: np.ndarray, exposure: np.ndarray | None = None) -
             names, columns = ["class", *names], [model.classes_[probabilities.argmax(axis=1)], *columns]
     else:
         mean, std, quantiles = model.predict(source, return_std=True, quantiles=list(QUANTILES.values()), **beside)
-        outputs = [""] if mean.ndim == 1 else [f"_{number + 1}" for number in range(mean.shape[1])]
+        outputs = [""] if mean.ndim == 1 else [f"_{name}" for name in output_names(model, mean.shape[1])]
         names = [f"{name}{output}" for output in outputs for name in ("mean", "std", *QUANTILES)]
         together = np.concatenate([mean[..., None], std[..., None], quantiles], axis=-1)  # [B, (P,) 5]
         columns = list(together.reshape(len(x), -1).T)
     return pa.record_batch([pa.array(column) for column in columns], names=names)
+
+
+def output_names(model: Any, count: int) -> list[str]:
+    """The names of the targets, or their numbers from 1."""
+    return list(model.target_names_ or [str(number + 1) for number in range(count)])
 
 
 def _beside(

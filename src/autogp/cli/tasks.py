@@ -31,6 +31,8 @@ def find_task(source: ArraySource, wanted: str) -> TaskFound:
     y = source.y
     if y.ndim == 2 and y.shape[1] == 0:
         raise ValueError("there is nothing to predict: say with --target where the targets are")
+    if len(y) == 1:
+        raise ValueError("there is one row only: a model is learnt from two at least")
     if source.classes is not None:
         if wanted in ("regression", "count"):
             raise ValueError(
@@ -81,7 +83,7 @@ def _likeliest(y: np.ndarray, whole: bool) -> TaskFound:
 def _classification(labels: Labels, assumption: str = "") -> TaskFound:
     count = len(labels.classes)
     if count == 1:
-        raise ValueError(f"all rows have the same class, {str(labels.classes[0])!r}: there is nothing to learn")
+        raise ValueError(f"the target is {str(labels.classes[0])!r} in every row: there is nothing to learn")
     if count > max(MOST_CLASSES, len(labels) // 2):
         raise ValueError(
             f"the target holds {count} different labels in {len(labels)} rows: most classes would have a single row"

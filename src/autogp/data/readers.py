@@ -32,6 +32,7 @@ pc: Any = pyarrow.compute  # its functions exist at run time only
 # Arrow tells where a CSV file is wrong in the text of its errors only; the header is its row 1.
 WRONG_VALUE = re.compile(r"column #(\d+): Row #(\d+): CSV conversion error to (.+?): invalid value '(.*)'", re.DOTALL)
 NOT_UTF_8 = "is not in UTF-8: save it in that encoding (spreadsheets call it CSV UTF-8)"
+LONG_LINE = f"has a line of more than {CSV_BLOCK_BYTES:,} bytes, or a quote that is never closed"
 WRONG_WIDTH = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
@@ -143,11 +144,7 @@ def read_batches(path: File, layout: Layout, groups: range | None = None) -> Ite
     names = list(layout.types)
     if path.parquet:
         try:
-            with _open_parquet(path) as file:
-                refuse_unknown(path, names, file.schema_arrow.names)
-                rows = max(1, PARQUET_BATCH_BYTES // (8 * len(names)))
-                chosen = None if groups is None else list(groups)
-                yield from file.iter_batches(rows, columns=names, row_groups=chosen)
+            yield from _parquet_batches(path, names, max(1, PARQUET_BATCH_BYTES // (8 * len(names))), groups)
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
         return
@@ -195,6 +192,8 @@ def _header(path: File, form: Form) -> tuple[pa.Schema, Callable[[str], Any], Fo
         if b"\0" in start:
             raise ValueError(f"{path} {NOT_UTF_8}")
         form = replace(form, delimiter=_delimiter(path, start, form.decimal))
+        if max(map(len, start.splitlines()), default=0) > CSV_BLOCK_BYTES:
+            raise ValueError(f"{path} {LONG_LINE}")
         with _open_csv(pa.BufferReader(start), form) as reader:
             first = reader.read_next_batch()
     except (pa.ArrowInvalid, OSError, StopIteration) as error:
@@ -253,15 +252,41 @@ def _parquet_schema(path: File) -> pa.Schema:
         return file.schema_arrow
 
 
-def _open_parquet(path: File) -> parquet.ParquetFile:
+def _open_parquet(path: File, texts: Sequence[str] = ()) -> parquet.ParquetFile:
+    """With the columns `texts` as dictionaries."""
     # Not buffered ahead: that would hold whole row groups, whose size nothing bounds.
-    return parquet.ParquetFile(path.open(), pre_buffer=False)
+    return parquet.ParquetFile(path.open(), pre_buffer=False, read_dictionary=list(texts))
+
+
+def _parquet_batches(path: File, names: list[str], rows: int, groups: range | None) -> Iterator[pa.RecordBatch]:
+    """At most so many rows at a time, and fewer where text is long: a few bytes may say that it is in every row."""
+    with _open_parquet(path) as file:
+        schema = file.schema_arrow
+        refuse_unknown(path, names, schema.names)
+    kinds = {name: schema.field(name).type for name in names}
+    texts = [name for name, kind in kinds.items() if is_text(kind) and not pa.types.is_dictionary(kind)]
+    with _open_parquet(path, texts) as file:
+        for batch in file.iter_batches(rows, columns=names, row_groups=None if groups is None else list(groups)):
+            longest = max((_longest(batch.column(name)) for name in names if is_text(kinds[name])), default=0)
+            size = max(1, PARQUET_BATCH_BYTES // max(1, longest))
+            for start in range(0, batch.num_rows, size):
+                piece = batch.slice(start, size)
+                columns = [_plain(piece.column(name), kinds[name]) for name in names]
+                yield pa.record_batch(columns, names=names)
+
+
+def _longest(column: pa.DictionaryArray) -> int:
+    """Bytes of the longest text."""
+    return pc.max(pc.binary_length(column.dictionary.cast(pa.large_string()))).as_py() or 0
+
+
+def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.dictionary_decode().cast(kind)  # pyright: ignore
 
 
 def _first_values(path: File, name: str) -> Any:
-    with _open_parquet(path) as file:
-        batch = next(file.iter_batches(1_000, columns=[name]), None)
-        return pa.nulls(0, pa.string()) if batch is None else batch.column(0)
+    batch = next(_parquet_batches(path, [name], 1_000, None), None)
+    return pa.nulls(0, pa.string()) if batch is None else batch.column(0)
 
 
 def _open_csv(file: pa.NativeFile, form: Form, **conversion: Any) -> csv.CSVStreamingReader:
@@ -289,7 +314,7 @@ def _explained(path: File, error: Exception, form: Form) -> ValueError:
             f"{path}: line {row} (blank ones not counted) has {found} columns, but the header has {expected}"
         )
     if "straddl" in message:
-        return ValueError(f"{path} has a line of more than {CSV_BLOCK_BYTES:,} bytes, or a quote that is never closed")
+        return ValueError(f"{path} {LONG_LINE}")
     if "invalid UTF8" in message:
         return ValueError(f"{path} {NOT_UTF_8}")
     if "Empty CSV" in message or isinstance(error, StopIteration):

@@ -24,6 +24,7 @@ from autogp.likelihoods import (
     Network,
     Poisson,
     StudentT,
+    ZeroInflated,
 )
 from autogp.model import SparseGP
 from autogp.objectives import log_predictive
@@ -36,7 +37,17 @@ if TYPE_CHECKING:
 
 __all__ = ["LIKELIHOODS", "choose_likelihood", "likelihood_named"]
 
-LIKELIHOODS = ("gaussian", "student_t", "heteroscedastic", "box_cox", "beta", "poisson", "negative_binomial", "network")
+LIKELIHOODS = (
+    "gaussian",
+    "student_t",
+    "heteroscedastic",
+    "box_cox",
+    "beta",
+    "poisson",
+    "negative_binomial",
+    "zero_inflated",
+    "network",
+)
 FEWEST_ROWS = 150  # from which "auto" compares
 TRIAL_ROWS = 1_200  # of which a third is held out
 TRIAL_EPOCHS, FURTHER_EPOCHS = 20, 10  # with Gaussian noise, and then with another likelihood
@@ -62,6 +73,10 @@ def likelihood_named(name: str, y: np.ndarray) -> Likelihood:
         case "poisson" | "negative_binomial":
             rate = torch.from_numpy(np.nanmean(y, 0)).clamp_min(1e-3)
             return Poisson(outputs, rate) if name == "poisson" else NegativeBinomial(outputs, rate, dispersion=0.5)
+        case "zero_inflated":
+            share = torch.from_numpy(np.nanmean(np.where(np.isnan(y), y, y == 0), 0)).clamp(0.02, 0.98) / 2
+            rate = torch.from_numpy(np.nanmean(y, 0)).clamp_min(1e-3) / (1 - share)
+            return ZeroInflated(outputs, rate, dispersion=0.5, odds=share / (1 - share))
         case "beta":
             if ((y <= 0) | (y >= 1)).any():
                 row = int(((y <= 0) | (y >= 1)).any(1).argmax())

@@ -362,7 +362,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
             if order is None and self.classes_.dtype.kind not in "biuf":
                 raise ValueError(
                     "likelihood='ordinal' must know the order of the classes: make them numbers, or a categorical of "
-                    "pandas with ordered=True"
+                    "pandas with ordered=True (--order on the command line)"
                 )
             ranks = np.argsort(np.argsort([order.index(label) for label in self.classes_])) if order else None
             return _start_ordinal(targets, count, ranks, 1 + self._kernel_variance)

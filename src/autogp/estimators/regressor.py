@@ -44,10 +44,10 @@ class GPRegressor(RegressorMixin, GPEstimator):
         "rbf" where there are 5,000 rows or more and the ELBO is larger with it.
     likelihood : str or Likelihood
         "gaussian" noise, "student_t" (outliers do not bend it), "heteroscedastic" (noise that varies with the inputs),
-        "box_cox" (positive, skewed targets), "beta" (shares between 0 and 1), "poisson" or "negative_binomial"
-        (counts), "network" (a Gaussian process regression network: outputs that share latent functions), or a
-        likelihood object. "auto" compares those that are possible, for one output, by small models on rows held out;
-        Gaussian noise unless another is better.
+        "box_cox" (positive, skewed targets), "beta" (shares between 0 and 1), "poisson", "negative_binomial" or
+        "zero_inflated" (counts), "network" (a Gaussian process regression network: outputs that share latent
+        functions), or a likelihood object. "auto" compares those that are possible, for one output, by small models on
+        rows held out; Gaussian noise unless another is better.
     features : "auto", torch.nn.Module or None
         From rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, whose parameters
         are trained with the kernel. "auto": `Convolutional` where X is images [N, H, W] or [N, H, W, C] of 8 x 8 pixels

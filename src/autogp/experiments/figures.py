@@ -17,6 +17,7 @@ __all__ = [
     "figure_by_epoch",
     "figure_by_inducing",
     "figure_by_time",
+    "figure_of_depths",
     "figure_of_estimators",
     "figure_of_posteriors",
 ]
@@ -42,7 +43,7 @@ SHADES = ("#fdae6b", "#e6550d", "#9e3d00", "#3f1a00")  # from few samples to man
 
 def figure_by_inducing(records: list[Record], folder: Path) -> Path | None:
     """Each metric by the number of inducing inputs, a line for each kernel, objective and preset; peers lie level."""
-    peers = [record for record in records if not record["inducing"]]
+    peers = [record for record in records if not record["inducing"] and not _depths(record)]
     records = [record for record in records if record["inducing"]]
     sizes = sorted({record["inducing"] for record in records})
     if len({(record["preset"], record["inducing"]) for record in records}) == len({r["preset"] for r in records}):
@@ -213,6 +214,28 @@ def figure_of_posteriors(records: list[Record], folder: Path) -> Path | None:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].legend(fontsize=8, frameon=False)
     return _save(figure, folder / "posteriors.svg")
+
+
+def figure_of_depths(records: list[Record], folder: Path) -> Path | None:
+    """The error in cross-validation by the depth of the arc-cosine kernel, with the best C, a line for each degree."""
+    tried = [each for record in records if _depths(record) for each in record["tried"]]
+    if not tried:
+        return None
+    figure, axes = _canvas(1)
+    for number, degree in enumerate(sorted({each["degree"] for each in tried})):
+        own = [each for each in tried if each["degree"] == degree]
+        depths = sorted({each["depth"] for each in own})
+        best = [min(each["error"] for each in own if each["depth"] == depth) for depth in depths]
+        axes[0].plot(depths, best, color=f"C{number}", marker="os^"[number % 3], label=f"degree {degree}")
+    axes[0].set(title="arc-cosine SVM", xlabel="depth", ylabel="error in cross-validation", ylim=(0, None))
+    axes[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes[0].legend(fontsize=8, frameon=False)
+    return _save(figure, folder / "by-depth.svg")
+
+
+def _depths(record: Record) -> bool:
+    """Whether the record is of kernels of several depths."""
+    return len({each.get("depth") for each in record.get("tried", ())}) > 1
 
 
 def _mean_curve(records: list[Record], over: str, metric: str) -> tuple[list[float], list[float]]:

@@ -15,6 +15,7 @@ from autogp.experiments.figures import (
     figure_by_epoch,
     figure_by_inducing,
     figure_by_time,
+    figure_of_depths,
     figure_of_estimators,
     figure_of_posteriors,
 )
@@ -47,6 +48,14 @@ BENCHMARKS = {  # pages of benchmarks/
     "benchmarks/uci.md": "`GPRegressor()` and `GPClassifier()` beside GPflow",
     "objectives/README.md": 'what `objective="auto"` chooses, and what each objective is worth',
 }
+FIGURES = (
+    figure_by_inducing,
+    figure_by_epoch,
+    figure_by_time,
+    figure_of_depths,
+    figure_of_estimators,
+    figure_of_posteriors,
+)
 DEFAULTS = plain(asdict(Settings()))
 VARIED = {"objective", "samples", "seed", "max_epochs", "time_budget", "checkpoint_seconds", "device"}  # shown, or free
 COMPARED = (
@@ -72,7 +81,7 @@ def make_tables(folder: str | Path) -> Path:
         by_objective = _by_objective(records, {axis: AXES[axis] for axis in ("data", "kernel")}, metrics)
         parts.append(by_objective if several and by_objective else _table(records))
         parts += [f"Other settings than in the newest run: {others}.\n"] if (others := _deviations(records)) else []
-        for figure in (figure_by_inducing, figure_by_epoch, figure_by_time, figure_of_estimators, figure_of_posteriors):
+        for figure in FIGURES:
             path = figure(records, folder / name)
             if path is not None:
                 parts.append(f"![{title}]({name}/{path.name})\n")

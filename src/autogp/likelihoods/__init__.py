@@ -12,6 +12,7 @@ from autogp.likelihoods.ordinal import Ordinal
 from autogp.likelihoods.poisson import Poisson
 from autogp.likelihoods.softmax import Softmax
 from autogp.likelihoods.student_t import StudentT
+from autogp.likelihoods.zero_inflated import ZeroInflated
 
 __all__ = [
     "Bernoulli",
@@ -29,4 +30,5 @@ __all__ = [
     "Prediction",
     "Softmax",
     "StudentT",
+    "ZeroInflated",
 ]

@@ -57,7 +57,7 @@ class NegativeBinomial(Poisson):
         shape = self._shape(f).expand_as(f).contiguous()
         draws = torch._standard_gamma(shape.double(), generator)  # pyright: ignore[reportPrivateImportUsage]
         gamma = draws.to(f.dtype) / shape  # of mean 1
-        return torch.poisson(self.conditional_moments(f)[0] * gamma, generator)
+        return torch.poisson(torch.exp(f + self.log_rate.to(f.dtype)) * gamma, generator)
 
     def describe(self, unit: Tensor | float = 1.0) -> str:
         return f"{super().describe(unit)}, dispersion {describe_range(self.dispersion)}"
