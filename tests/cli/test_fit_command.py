@@ -281,7 +281,7 @@ def test_classes_of_text_have_the_order_that_is_said(run: Run, tmp_path: Path) -
     model = load_model(tmp_path / "m.autogp")
     assert model.classes_.tolist() == ["high", "low", "middle"]
     # From low through middle to high: the class in the middle is likely only between the two others.
-    likeliest = model.classes_[model.predict_proba(np.array([[-3.0], [0.0], [3.0]])).argmax(axis=1)]
+    likeliest = model.classes_[model.predict_proba(pd.DataFrame({"a": [-3.0, 0.0, 3.0]})).argmax(axis=1)]
     assert likeliest.tolist() == ["low", "middle", "high"]
     assert "must name each class once: 'high', 'low', 'middle'" in run(*command, *order[:4], code=2).stderr
     wrong = run(*command[:3], "a", *command[4:], "--order", "low", code=2).stderr

@@ -168,4 +168,4 @@ def _scores(model: Any, source: ArraySource) -> tuple[dict[str, float], dict[str
     if mean.ndim == 1:
         return scores, {}
     parts = zip(output_names(model, mean.shape[1]), source.y.T, mean.T, low.T, high.T, strict=True)
-    return scores, {name: metrics.number_scores(y, own, interval=limits) for name, y, own, *limits in parts}
+    return scores, {name: metrics.number_scores(y, own, interval=(a, b)) for name, y, own, a, b in parts}
