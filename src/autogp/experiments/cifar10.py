@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from autogp.data import Deformations
 from autogp.datasets import load_cifar10
 from autogp.experiments.base import Experiment, Preset
 from autogp.features import Convolutional
@@ -41,8 +42,9 @@ EXPERIMENT = Experiment(
             IMAGES
             | {
                 "features": Convolutional(
-                    (3, 32, 32), layers=[(256, 3, 2), (1024, 3, 6)], num_components=1000, mirror=True
-                )
+                    (3, 32, 32), layers=[(256, 5, 3), (1024, 3, 3)], num_components=1000, mirror=True
+                ),
+                "augment": Deformations(2, shift=2, bend=0.0),
             },
             inducing=(1000,),
             objectives=("predictive",),

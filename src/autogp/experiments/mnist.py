@@ -33,8 +33,8 @@ EXPERIMENT = Experiment(
             curve=False,
         ),
         "images, large": Preset(
-            IMAGES | {"features": Convolutional((28, 28), layers=[(128, 5, 3), (400, 3, 2)], num_components=300)},
-            inducing=(300,),
+            IMAGES | {"features": Convolutional((28, 28), layers=[(256, 5, 3), (800, 3, 2)], num_components=600)},
+            inducing=(600,),
             objectives=("predictive",),
             curve=False,
         ),

@@ -7,7 +7,7 @@ from autogp.experiments.base import Experiment, Preset
 from autogp.features import Convolutional, PrincipalComponents
 from autogp.training import Settings, Start
 
-SETTINGS = Settings(max_epochs=4, held_share=0.75)
+SETTINGS = Settings(max_epochs=2, held_share=0.75)
 OURS = {
     "share_kernel": False,
     "scaling": "global",
@@ -29,12 +29,22 @@ EXPERIMENT = Experiment(
         "images": Preset(
             {
                 "scaling": "global",
-                "settings": SETTINGS,
+                "settings": Settings(max_epochs=4, held_share=0.75),
                 "features": Convolutional((28, 28), num_components=200),
             },
             inducing=(300,),
             objectives=("predictive",),
             loader=partial(load_mnist8m, variants=8),
+        ),
+        "images, large": Preset(
+            {
+                "scaling": "global",
+                "settings": Settings(max_epochs=5, held_share=0.75),
+                "features": Convolutional((28, 28), layers=[(128, 5, 3), (400, 3, 2)], num_components=600),
+            },
+            inducing=(600,),
+            objectives=("predictive",),
+            loader=partial(load_mnist8m, variants=20),
         ),
         "paper": Preset(
             {
