@@ -45,7 +45,7 @@ def test_every_run_has_a_name_of_its_own_and_settings_that_hold(name: str, prese
 
 def test_a_run_is_named_after_what_is_varied() -> None:
     assert "mnist-ours-loo-200-seed0" in {run.name for run in EXPERIMENTS["mnist"].runs("ours")}
-    assert "mnist-images-large-predictive-300-seed0" in {run.name for run in EXPERIMENTS["mnist"].runs("images, large")}
+    assert "mnist-images-large-predictive-600-seed0" in {run.name for run in EXPERIMENTS["mnist"].runs("images, large")}
     assert "rectangles-arccosine-paper-elbo-1000-seed3" in {
         run.name for run in EXPERIMENTS["rectangles"].runs("paper", seed=3)
     }
