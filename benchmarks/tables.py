@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 
 from autogp.storage import replacing
 from benchmarks.contenders import HERE, PEERS
@@ -44,6 +45,7 @@ MOST_ROWS = {  # beyond which a contender is left out
 QUICK = 3_000
 NEAR = {"nlp": 0.01, "error": 0.03}  # counts as the best: so many nats, and such a share
 WORSE = 0.02  # nats that autogp may lose to the linear model
+LEVEL = 0.9  # of the intervals
 COVER, QUARTER = (0.87, 0.93), (0.80, 0.97)  # of 90 % intervals: over all rows, and in each quarter of the prediction
 
 
@@ -124,12 +126,22 @@ def mean_scores(name: str) -> dict[str, dict[str, Any]]:
             continue
         keys = [key for key in ("nlp", "error", "cover", "quarters", "fit", "predict") if key in chosen[0]]
         found[contender] = {key: np.mean([run[key] for run in chosen], axis=0) for key in keys}
+        found[contender]["tested"] = sum(run["rows"] for run in chosen)
     return found
+
+
+def by_chance(tested: int, limits: tuple[float, float], parts: int = 1) -> float:
+    """The probability that exact 90 % intervals cover a share of the rows within the limits, in each of equal parts."""
+    rows = tested // parts
+    covered = np.arange(rows + 1)
+    near = (covered >= limits[0] * rows) & (covered <= limits[1] * rows)
+    return float(binom.pmf(covered[near], rows, LEVEL).sum()) ** parts
 
 
 def table(names: Iterable[str]) -> str:
     """The scores of autogp beside the best other, and how often what should be reached is reached."""
     lines, reached = [], {"nlp": [], "linear": [], "error": [], "cover": [], "quarters": []}
+    exact = {"cover": 0.0, "quarters": 0.0}
     for name in names:
         found = mean_scores(name)
         ours = found.get(OURS)
@@ -148,6 +160,8 @@ def table(names: Iterable[str]) -> str:
         if "cover" in ours:
             reached["cover"].append(COVER[0] <= ours["cover"] <= COVER[1])
             reached["quarters"].append(all(QUARTER[0] <= each <= QUARTER[1] for each in ours["quarters"]))
+            exact["cover"] += by_chance(ours["tested"], COVER)
+            exact["quarters"] += by_chance(ours["tested"], QUARTER, parts=4)
             cells += [f"{100 * ours['cover']:.0f}", " ".join(f"{100 * each:.0f}" for each in ours["quarters"])]
         else:
             cells += ["", ""]
@@ -175,8 +189,11 @@ of CPU. Made by `python -m benchmarks.tables --table` from the files in this fol
 - NLP best, or within {near} of the best: {counts["nlp"]}
 - not worse than the linear model by more than {WORSE} nats: {counts["linear"]}
 - RMSE or error within {share:.0f} % of the best: {counts["error"]}
-- cover of {cover}: {counts["cover"]}
-- cover of {quarter} in every quarter: {counts["quarters"]}
+- cover of {cover}: {counts["cover"]}; intervals that are exact would reach {exact["cover"]:.1f} on average
+- cover of {quarter} in every quarter: {counts["quarters"]}; exact intervals {exact["quarters"]:.1f}
+
+Exact intervals miss these limits by chance, because the test rows are few; intervals of counts cover more than 90 %,
+because they end at whole numbers.
 """
 
 

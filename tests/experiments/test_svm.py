@@ -1,10 +1,13 @@
 """Support vector machines beside our runs."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from sklearn.svm import SVC
 
 from autogp.datasets import load_digits
+from autogp.experiments.figures import figure_of_depths
 from autogp.experiments.svm import DEPTH, arc_cosine, arc_cosines, rbf, support_vectors
 
 
@@ -54,3 +57,16 @@ def test_the_error_is_that_of_the_machine_with_the_settings_that_were_chosen(ker
         predicted = machine.predict(step_kernel(test, x, DEPTH))
     expected = np.mean(predicted != data.y_test)
     assert abs(found["scores"]["error"] - expected) <= 1 / len(test)  # a row at the border may fall to either side
+
+
+def test_depths_of_the_arc_cosine_kernel_have_a_line_for_each_degree(tmp_path: Path) -> None:
+    tried = [
+        {"depth": depth, "degree": degree, "C": c, "error": 0.1 * depth + 0.01 * degree + 0.001 * c}
+        for depth in (1, 2)
+        for degree in (0, 1)
+        for c in (1, 10)
+    ]
+    path = figure_of_depths([{"tried": tried}], tmp_path)
+    assert path is not None
+    assert path.read_text().count("<!-- degree") == 2
+    assert figure_of_depths([{"tried": [{"C": 1, "gamma": 0.1, "error": 0.2}]}, {}], tmp_path) is None
