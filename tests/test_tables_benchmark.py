@@ -41,7 +41,7 @@ def test_scores_of_classes_are_of_the_probability_of_the_label(tables: Any) -> N
 
 def test_the_table_compares_with_the_best_other_and_the_linear_model(tables: Any, tmp_path: Path) -> None:
     for contender, nlp in (("autogp", 1.03), ("lightgbm", 1.0), ("linear", 1.02)):
-        run = {"nlp": nlp, "error": 0.2, "fit": 1.0, "predict": 0.1}
+        run = {"nlp": nlp, "error": 0.2, "rows": 550, "fit": 1.0, "predict": 0.1}
         content = {"table": "titanic", "contender": contender, "runs": {"0": run}}
         (tmp_path / f"titanic-{contender}.json").write_text(json.dumps(content))
     page = tables.table(["titanic"])
