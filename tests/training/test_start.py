@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.cluster.vq import kmeans2
 from threadpoolctl import threadpool_limits
 
 from autogp.data import ArraySource, summarise
@@ -15,6 +16,7 @@ from autogp.model import SparseGP
 from autogp.training.start import (
     KERNELS,
     SAMPLE_ROWS,
+    _centres,
     start_inducing_inputs,
     start_kernel,
     start_latents,
@@ -126,6 +128,12 @@ def test_cluster_centres_cover_the_data():
         return float(((x[:, None] - points[None]) ** 2).sum(-1).min(1).mean())
 
     assert spread(z) < 0.8 * spread(x[:40])
+
+
+def test_k_means_starts_with_the_rows_that_scipys_would_choose():
+    x, size = random(300, 4), 25
+    expected, _ = kmeans2(x, size, iter=20, minit="++", seed=np.random.default_rng(3))
+    np.testing.assert_array_equal(_centres(x, size, seed=3), expected)
 
 
 @pytest.mark.parametrize(("rows", "size"), [(400, 12), (8000, 240)])  # k-means, and with minibatches

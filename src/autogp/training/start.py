@@ -320,13 +320,26 @@ def _centres(rows: np.ndarray, size: int, seed: int, init: str = "k-means++") ->
     with warnings.catch_warnings():  # centres that have not settled serve as well: training moves them
         warnings.simplefilter("ignore")
         if len(rows) <= SMALL_SAMPLE:
-            random: Any = {"seed": np.random.default_rng(seed)}  # SciPy 1.15 calls it rng, and takes both
-            start = "points" if init == "random" else "++"
-            return kmeans2(rows.astype(np.float64), size, iter=20, minit=start, **random)[0]
+            rows, random = rows.astype(np.float64), np.random.default_rng(seed)
+            spread = init == "k-means++"
+            start = _spread(rows, size, random) if spread else random.choice(rows, size, replace=False)
+            return kmeans2(rows, start, iter=20, minit="matrix")[0]
         from sklearn.cluster import MiniBatchKMeans  # here: half a second, and few rows need no batches
 
         options: dict[str, Any] = {"init": init, "n_init": 1, "max_iter": 20, "random_state": seed}
         return np.asarray(MiniBatchKMeans(size, batch_size=2048, **options).fit(rows).cluster_centers_)
+
+
+def _spread(rows: np.ndarray, size: int, random: np.random.Generator) -> np.ndarray:
+    """The start of k-means++: each next row with a probability in proportion to its squared distance from the nearest.
+
+    SciPy's own measures all the distances again for each next row.
+    """
+    chosen, nearest = [random.integers(len(rows))], np.full(len(rows), np.inf)
+    while len(chosen) < size:
+        nearest = np.minimum(nearest, np.square(rows - rows[chosen[-1]]).sum(1))
+        chosen.append(np.searchsorted(np.cumsum(nearest / nearest.sum()), random.uniform()))
+    return rows[chosen]
 
 
 @torch.no_grad()
