@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from autogp.data import ArraySource, open_source, readers, tables
+from autogp.data import ArraySource, converted, open_source, readers, tables
 from autogp.data.addresses import File, table_files
 from autogp.features import Columns
 
@@ -35,7 +35,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows at a time, so that small files have many batches."""
     monkeypatch.setattr(readers, "CSV_BLOCK_BYTES", 64)
     monkeypatch.setattr(readers, "PARQUET_BATCH_BYTES", 64)
-    monkeypatch.setattr(tables, "PIECE", 5)
+    monkeypatch.setattr(converted, "PIECE", 5)
 
 
 def save(frame: pd.DataFrame, path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from autogp.data import Source, TableEncoder
 from autogp.data.dates import PERIODS, Date
-from autogp.data.encoding import Number
+from autogp.data.kinds import Number
 from autogp.data.texts import ManyTexts, Text
 from autogp.features.base import FeatureMap, as_rows
 from autogp.features.embedding import CrossFitted, Embedding

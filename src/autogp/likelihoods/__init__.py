@@ -1,9 +1,10 @@
 """Observation models: p(y | f)."""
 
-from autogp.likelihoods.base import Elementwise, InfiniteLOOError, Likelihood, Prediction
+from autogp.likelihoods.base import InfiniteLOOError, Likelihood, Prediction
 from autogp.likelihoods.bernoulli import Bernoulli
 from autogp.likelihoods.beta import Beta
 from autogp.likelihoods.box_cox import BoxCox
+from autogp.likelihoods.elementwise import Elementwise
 from autogp.likelihoods.gaussian import Gaussian
 from autogp.likelihoods.heteroscedastic import Heteroscedastic
 from autogp.likelihoods.negative_binomial import NegativeBinomial

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -12,18 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 from autogp.likelihoods.quadrature import Integrand, align, diverges, expectation, gauss_hermite, lattice
 from autogp.likelihoods.sampling import directions, log_mean, normal_nodes
+from autogp.likelihoods.targets import check_labels, check_real_targets
 from autogp.parameters import describe_parameters
 
-__all__ = [
-    "Elementwise",
-    "InfiniteLOOError",
-    "Likelihood",
-    "Prediction",
-    "as_targets",
-    "check_labels",
-    "check_real_targets",
-    "chunks",
-]
+__all__ = ["InfiniteLOOError", "Likelihood", "Prediction", "chunks"]
 
 QUANTILE_DRAWS = 4096
 QUANTILE_ROWS = 512  # at a time, so that the draws stay small
@@ -367,96 +358,6 @@ class Likelihood(nn.Module):
         return torch.stack([again(chunk) for chunk in chunks(noise)])
 
 
-class Elementwise(Likelihood):
-    """P outputs, each with a latent function of its own: p(y | f) = prod_p density(y_p | f_p), so Q = P.
-
-    Subclasses write `log_density` for one output, and override the three expectations where a closed form exists;
-    else they are by adaptive quadrature, output by output. A target that is NaN is missing: it adds nothing.
-    """
-
-    allows_missing = True
-    smooth: bool = False  # log p has no kinks nor narrow peaks: in training Gauss-Hermite with few points will do
-
-    def __init__(self, num_outputs: int = 1):
-        super().__init__()
-        if not isinstance(num_outputs, Integral) or num_outputs < 1:
-            raise ValueError(f"num_outputs must be a positive integer, got {num_outputs!r}")
-        self.num_outputs = self.num_latents = int(num_outputs)
-
-    @property
-    def sampled(self) -> frozenset[str]:
-        return frozenset()
-
-    def log_density(self, f: Tensor, y: Tensor) -> Tensor:
-        """log p(y_p | f_p) for each output: [..., B, P] from f [..., B, P] and y [B, P]."""
-        raise NotImplementedError(f"{type(self).__name__} must define log_density(f, y)")
-
-    def expected_log_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:  # [..., B, P]
-        if not torch.is_grad_enabled():
-            return self._integrate(self.log_density, mean, variance, y, log=False)
-        if self.smooth:
-            nodes, log_weights = self._nodes(mean)
-            return (log_weights.exp() * self.log_density(mean + variance.sqrt() * nodes, y)).sum(0)
-        f, weights = lattice(mean, variance)  # as in Likelihood.expected_log_prob
-        return (weights * self.log_density(f, y)).sum(0)
-
-    def log_expected_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:  # [..., B, P]
-        return self._integrate(self.log_density, mean, variance, y, log=True)
-
-    def log_expected_inverse_density(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:  # [..., B, P]
-        def inverse(f: Tensor, y: Tensor) -> Tensor:
-            return -self.log_density(f, y)
-
-        value = self._integrate(inverse, mean, variance, y, log=True)
-        if self.finite_loo:
-            return value
-        with torch.no_grad():
-            infinite = diverges(self._integrand(inverse, mean, variance, y), mean[..., 0].numel(), mean.device)
-        return torch.where(infinite.unflatten(0, mean.shape[:-1]), math.inf, value)
-
-    def check_targets(self, y: Tensor) -> Tensor:
-        return check_real_targets(y, self.num_latents, missing=True)
-
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        return self._sum(self.log_density, y, f)
-
-    def expected_log_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
-        if noise is not None:
-            return super().expected_log_prob(mean, variance, y, noise)
-        return self._sum(self.expected_log_density, y, mean, variance)
-
-    def log_expected_prob(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
-        if noise is not None:
-            return super().log_expected_prob(mean, variance, y, noise)
-        return self._sum(self.log_expected_density, y, mean, variance)
-
-    def log_expected_inverse_prob(
-        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None
-    ) -> Tensor:
-        if noise is not None:
-            return super().log_expected_inverse_prob(mean, variance, y, noise)
-        return self._sum(self.log_expected_inverse_density, y, mean, variance)
-
-    @property
-    def _one_each(self) -> bool:
-        return True
-
-    def _diverges(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-        return torch.isinf(self._sum(self.log_expected_inverse_density, y, mean, variance))
-
-    def _nodes(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        return align(gauss_hermite(), mean)  # one rule for each output by itself
-
-    def _sum(self, function, y: Tensor, *latents: Tensor) -> Tensor:
-        """Sum of a function of (latents, y) over the outputs that are there."""
-        missing = torch.isnan(y)
-        if not missing.any():
-            return function(*latents, y).sum(-1)
-        values = function(*latents, torch.where(missing, 0.0, y))
-        missing = missing if y.ndim == 2 else missing.any(-1)
-        return torch.where(missing, 0.0, values).sum(-1)
-
-
 def _along(integrand: Callable[[Tensor, Tensor], Tensor], direction: Tensor, z: Tensor, rows: Tensor) -> Tensor:
     """An integrand over several latents, at distances z along a direction [Q]."""
     return integrand(z[..., None] * direction, rows)
@@ -465,45 +366,3 @@ def _along(integrand: Callable[[Tensor, Tensor], Tensor], direction: Tensor, z: 
 def chunks(noise: Tensor) -> tuple[Tensor, ...]:
     """Draws [S, ...] in parts that a cache can hold what is made of them."""
     return noise.split(max(1, CHUNK_NUMBERS // max(1, noise[0].numel())))
-
-
-def as_targets(y: Tensor) -> Tensor:
-    """Targets as a tensor, from whatever holds numbers."""
-    try:
-        return torch.as_tensor(y)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"y must be a tensor of numbers, got {type(y).__name__}: {error}") from error
-
-
-def check_labels(y: Tensor, num_classes: int) -> Tensor:
-    """Labels 0 to C - 1 as integers [B]."""
-    y = as_targets(y)
-    if y.ndim != 1 or y.is_complex() or y.dtype == torch.bool:
-        raise ValueError(f"y must be a vector of integer labels, got {y.dtype} with shape {tuple(y.shape)}")
-    y = y if y.is_floating_point() else y.to(torch.int64)
-    labels = torch.nan_to_num(y, nan=-1.0).to(torch.int64)
-    bad = (labels != y) | (labels < 0) | (labels >= num_classes)
-    if bad.any():
-        row = int(bad.nonzero()[0, 0])
-        raise ValueError(f"y must hold integer labels from 0 to {num_classes - 1}, got {y[row].item()} at row {row}")
-    return labels
-
-
-def check_real_targets(y: Tensor, num_outputs: int | None = None, missing: bool = False) -> Tensor:
-    """Targets as floats, [B, P] where the number of outputs is given; NaN passes only where targets may be missing."""
-    y = as_targets(y)
-    if y.is_complex() or y.ndim < 1:
-        raise ValueError(f"y must be a tensor of real numbers, one row per input, got {y.dtype} {tuple(y.shape)}")
-    y = y if y.is_floating_point() else y.to(torch.float64)
-    if num_outputs is not None:
-        given = tuple(y.shape)
-        y = y[:, None] if y.ndim == 1 else y
-        if y.ndim != 2 or y.shape[1] != num_outputs:
-            expected = "[B] or [B, 1]" if num_outputs == 1 else f"[B, {num_outputs}]"
-            raise ValueError(f"y must have shape {expected}, got {given}")
-    bad = torch.isinf(y) if missing else ~torch.isfinite(y)
-    if bad.any():
-        where = bad.nonzero()[0].tolist()
-        kind = "infinity" if missing else "NaN or infinity"
-        raise ValueError(f"y contains {kind}, first at row {where[0]}")
-    return y

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autogp.likelihoods.base import Elementwise, check_real_targets
+from autogp.likelihoods.elementwise import Elementwise
 from autogp.likelihoods.quadrature import REACH, log_expectation
+from autogp.likelihoods.targets import check_real_targets
 
 __all__ = ["Bernoulli"]
 

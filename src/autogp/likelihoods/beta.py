@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autogp.likelihoods.base import Elementwise
+from autogp.likelihoods.elementwise import Elementwise
 from autogp.parameters import positive_parameter
 
 __all__ = ["Beta"]

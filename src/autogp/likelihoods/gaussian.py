@@ -6,7 +6,9 @@ import math
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import Elementwise, Likelihood, check_real_targets
+from autogp.likelihoods.base import Likelihood
+from autogp.likelihoods.elementwise import Elementwise
+from autogp.likelihoods.targets import check_real_targets
 from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["Gaussian", "RowNoise"]

@@ -5,8 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import Elementwise, InfiniteLOOError, check_real_targets
+from autogp.likelihoods.base import InfiniteLOOError
+from autogp.likelihoods.elementwise import Elementwise
 from autogp.likelihoods.quadrature import align, gauss_hermite
+from autogp.likelihoods.targets import check_real_targets
 from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["Heteroscedastic"]

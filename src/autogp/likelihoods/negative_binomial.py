@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autogp.likelihoods.base import Elementwise
+from autogp.likelihoods.elementwise import Elementwise
 from autogp.likelihoods.poisson import Poisson
 from autogp.parameters import describe_range, positive_parameter
 

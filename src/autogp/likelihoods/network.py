@@ -6,9 +6,10 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import InfiniteLOOError, Likelihood, check_real_targets, chunks
+from autogp.likelihoods.base import InfiniteLOOError, Likelihood, chunks
 from autogp.likelihoods.quadrature import expectation
 from autogp.likelihoods.sampling import log_mean
+from autogp.likelihoods.targets import check_real_targets
 from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["Network"]

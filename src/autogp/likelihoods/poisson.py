@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import Elementwise, InfiniteLOOError, as_targets, check_real_targets
+from autogp.likelihoods.base import InfiniteLOOError
+from autogp.likelihoods.elementwise import Elementwise
 from autogp.likelihoods.quadrature import REACH, align, gauss_hermite, log_expectation
+from autogp.likelihoods.targets import as_targets, check_real_targets
 from autogp.parameters import describe_range, positive_parameter
 
 __all__ = ["Poisson"]

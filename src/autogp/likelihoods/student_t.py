@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from autogp.likelihoods.base import Elementwise
+from autogp.likelihoods.elementwise import Elementwise
 from autogp.likelihoods.quadrature import trapezoid
 from autogp.parameters import describe_range, positive_parameter
 
