@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from autogp.data import ArraySource, Subset, TargetScaler, summarise
 from autogp.data.sources import as_tensor, evenly_spaced
@@ -191,7 +192,7 @@ class Curve:
         except FAILURES:  # training goes back by itself
             return
         if self.scaler is None:
-            found = class_scores(self.y, mean)
+            found = class_scores(self.y, torch.cat([1 - mean, mean], dim=1) if mean.shape[1] == 1 else mean)
         else:
             found = number_scores(self.y, self.scaler.inverse_mean(mean))
         self.points.append({"epoch": epoch, "seconds": self.before + progress.seconds, **found})
