@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from autogp.data import ArraySource, Subset, TargetScaler, summarise
 from autogp.data.sources import as_tensor, evenly_spaced
@@ -188,11 +187,12 @@ class Curve:
         if not (due if self.by_time else progress.epoch_end):
             return
         try:
-            mean = progress.predictor().predict(self.x).mean.double()
+            mean = progress.predictor().predict(self.x).mean.double().cpu()
         except FAILURES:  # training goes back by itself
             return
         if self.scaler is None:
-            found = class_scores(self.y, torch.cat([1 - mean, mean], dim=1) if mean.shape[1] == 1 else mean)
+            each = mean.numpy()
+            found = class_scores(self.y, np.hstack([1 - each, each]) if each.shape[1] == 1 else each)
         else:
             found = number_scores(self.y, self.scaler.inverse_mean(mean))
         self.points.append({"epoch": epoch, "seconds": self.before + progress.seconds, **found})
