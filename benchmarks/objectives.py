@@ -26,7 +26,7 @@ from sklearn.model_selection import train_test_split
 
 from autogp import GPClassifier, GPRegressor
 from autogp.datasets import load_cifar10, load_mnist, load_rectangles, load_savigp, load_uci
-from autogp.estimators.base import FEWEST_REFINED
+from autogp.estimators.fitting import FEWEST_REFINED
 from autogp.storage import replacing
 
 RESULTS = Path("results/objectives")

@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_iris
 
 from autogp import GPClassifier, GPRegressor
-from autogp.estimators import base
+from autogp.estimators import fitting
 from autogp.likelihoods import Gaussian
 from autogp.training import Phase, Settings
 
@@ -195,7 +195,7 @@ def test_two_runs_share_the_time_budget(monkeypatch):
         return lambda *arguments, **options: budgets.append(arguments[2].time_budget) or run(*arguments, **options)
 
     for name in ("train", "converge_growing"):
-        monkeypatch.setattr(base, name, noted(getattr(base, name)))
+        monkeypatch.setattr(fitting, name, noted(getattr(fitting, name)))
     fitted(*line(), max_epochs=2, objective="predictive", time_budget=60.0)
     assert len(budgets) == 2
     assert sum(budgets) == 60

@@ -217,7 +217,7 @@ def rough(count: int = 600) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(("data", "expected"), [(wavy, RBF), (rough, Matern52)], ids=["smooth", "rough"])
 def test_the_elbo_chooses_the_kernel(data, expected, monkeypatch):
-    monkeypatch.setattr("autogp.estimators.base.RIVAL_ROWS", 600)
+    monkeypatch.setattr("autogp.estimators.fitting.RIVAL_ROWS", 600)
     monkeypatch.setattr("autogp.training.grow.FEWEST_INDUCING", 20)  # the rival is tried with twice as many
     x, y = data()
     model = GPRegressor(45, likelihood="gaussian", random_state=0, max_epochs=100).fit(x, y)

@@ -10,6 +10,7 @@ from sklearn.base import is_classifier
 from autogp.data import ArraySource
 from autogp.data.deformed import has_planes
 from autogp.features.base import as_map
+from autogp.training.affordable import all_at_once, most_inducing
 from autogp.training.grow import LEAST_GAIN
 
 if TYPE_CHECKING:
@@ -134,13 +135,13 @@ def _posterior(estimator: "GPEstimator") -> str:
 
 def _chosen(estimator: "GPEstimator") -> str:
     """Why there are so many inducing inputs, where that was left to us."""
-    model = estimator.model_
-    if estimator.n_inducing != "auto" or not estimator._all_at_once(estimator.n_rows_, model.likelihood):
+    model, asked, rows = estimator.model_, estimator.n_inducing, estimator.n_rows_
+    if asked != "auto" or not all_at_once(asked, rows, model.likelihood, estimator._given_settings(0)):
         return ""
     size = model.inducing_inputs.shape[-2]
-    if size >= estimator.n_rows_:
+    if size >= rows:
         return "; as many as rows"
-    if size < estimator._most_inducing(estimator.n_rows_, model.likelihood):
+    if size < most_inducing(asked, rows, model.likelihood):
         return f"; more would gain less than {LEAST_GAIN} nats per row"
     return "; more would take too long"
 
