@@ -207,8 +207,11 @@ def test_given_classes_number_the_labels_of_another_file(csv: Callable[..., Path
 
 @pytest.mark.usefixtures("small_blocks")
 def test_target_that_mixes_numbers_and_text_is_refused(csv: Callable[..., Path]) -> None:
-    with pytest.raises(ValueError, match=r"target column 'y' holds numbers, but '\?' in row 3"):
+    with pytest.raises(ValueError, match="target column 'y' holds numbers, but '<2' in row 3"):
+        open_source(csv("a,y\n1,0.5\n1,1.5\n1,<2\n"), "y")
+    with pytest.raises(ValueError, match="target column 'y' has a missing value in row 3"):
         open_source(csv("a,y\n1,0.5\n1,1.5\n1,?\n"), "y")
+    assert len(open_source(csv("a,y\n1,0.5\n1,1.5\n1,?\n"), "y", drop_missing_targets=True)) == 2
     with pytest.raises(ValueError, match=r"column 'y' must hold numbers, but row 61 holds '\?'"):
         open_source(csv("a,y\n" + "1,0.5\n" * 60 + "1,?\n"), "y")
 

@@ -324,3 +324,23 @@ def test_a_frame_that_is_still_to_be_collected_is_refused():
 
     with pytest.raises(ValueError, match=r"X is a LazyFrame, which holds no rows yet: pass X.collect\(\)"):
         GPRegressor().fit(LazyFrame(), [1.0])
+
+
+def test_targets_as_texts_and_truth_values_are_numbers():
+    prices = [f"${1000 * price:,.2f}" for price in X[:, 0]]
+    mean = regressor().fit(X, prices).predict(X)
+    np.testing.assert_allclose(mean, regressor().fit(X, 1000 * X[:, 0]).predict(X), rtol=1e-6)
+    assert np.isfinite(regressor(likelihood="auto").fit(X, y == 1).predict(X)).all()
+    for wrong, message in (
+        (["owl"] * 150, "y holds 'owl' in row 0"),
+        (pd.date_range("2024", periods=150), "y holds dates"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            regressor().fit(X, wrong)
+
+
+def test_frames_with_repeated_names_or_none_are_refused():
+    with pytest.raises(ValueError, match="column 'a' appears more than once"):
+        regressor().fit(pd.DataFrame(X[:, :2], columns=["a", "a"]), y)
+    with pytest.raises(ValueError, match=r"0 feature\(s\), that is no columns"):
+        regressor().fit(pd.DataFrame(index=range(150)), y)

@@ -104,13 +104,19 @@ def _decoded(column: Any) -> pa.ChunkedArray:
     return pa.chunked_array([chunk.dictionary.cast(kind).take(chunk.indices) for chunk in chunks], type=kind)
 
 
-def describe_unusable(name: str, kind: pa.DataType) -> str:
+def describe_unusable(name: str, kind: Any) -> str:
     return f"column {name!r} holds {kind}, neither numbers, dates nor text: leave the column out"
 
 
 def _from_series(series: Any) -> pa.Array | pa.ChunkedArray:
+    if hasattr(series.dtype, "freq"):  # months, quarters or years: pandas' periods
+        series = series.dt.to_timestamp()
+    if "interval" in (str(series.dtype)[:8], str(getattr(series.dtype, "categories", series).dtype)[:8]):
+        series = series.astype(object)  # such as (0, 10], of pandas' cut
     try:
         return pa.Array.from_pandas(series)
+    except pa.ArrowNotImplementedError:
+        raise ValueError(describe_unusable(str(series.name), series.dtype)) from None
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         # Python objects of several kinds: text says all of them.
         return pa.array([None if none else str(value) for value, none in zip(series, series.isna(), strict=True)])

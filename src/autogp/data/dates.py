@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from autogp.data.columns import is_date, is_text, texts_of
+from autogp.data.columns import is_date, is_number, is_text, texts_of
 from autogp.data.texts import CONSTANT, Unseen
-from autogp.data.written import CLOCKS, DAY, seconds_of
+from autogp.data.written import CLOCKS, DAY, DIGITS, seconds_of
 
-__all__ = ["PERIODS", "Date", "DateFit"]
+__all__ = ["FIRST_DAY", "LAST_DAY", "PERIODS", "Date", "DateFit", "days_in_digits"]
 
 PERIODS = {"year": 365.2425 * DAY, "week": 7 * DAY, "day": DAY}  # in seconds
 WHOLE_YEAR = 0.95  # from January to December is less than a year by a few days, at least
 MOST_DAYS = 100_000  # different ones that are counted
+FIRST_DAY, LAST_DAY = 19_000_101, 20_991_231  # as whole numbers
+FEWEST_DAYS = 5  # different ones, for numbers to be taken as days
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Date:
 
 def seconds_in(column: Any, name: str, form: str, first_row: int, place: str) -> np.ndarray:
     """Seconds of a column [B], NaN where a value is missing; others than dates are an error."""
-    if is_text(column.type):
+    if is_text(column.type) or pa.types.is_null(column.type) or (form == DIGITS and is_number(column.type)):
         column = texts_of(column, name, place)
     elif not is_date(column.type):
         raise ValueError(f"{place}column {name!r} must hold dates or times as in training, but it holds {column.type}")
@@ -71,6 +73,16 @@ def seconds_in(column: Any, name: str, form: str, first_row: int, place: str) ->
             f"{first_row + wrong}: correct it, or leave it empty if it is missing"
         )
     return seconds
+
+
+def days_in_digits(column: Any) -> bool:
+    """Whether numbers are days such as 20240131, all of them, and several."""
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        return False
+    values = column.drop_null().unique().cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    if len(values) < FEWEST_DAYS or values.min() < FIRST_DAY or values.max() > LAST_DAY or (values % 1).any():
+        return False
+    return seconds_of(pa.array(values.astype(np.int64)).cast(pa.large_string()), DIGITS)[1] < 0
 
 
 class DateFit:

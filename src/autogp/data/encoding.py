@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from autogp.data.columns import describe_unusable, is_date, is_number, is_text, numbers_of, texts_of
-from autogp.data.dates import Date, DateFit
+from autogp.data.dates import Date, DateFit, days_in_digits
 from autogp.data.kinds import KINDS, Ignored, Number, Part, part_of
 from autogp.data.texts import CONSTANT, ManyTexts, Text, TextFit, Unseen
-from autogp.data.written import Written, date_form, number_form
+from autogp.data.written import DIGITS, Written, date_form, number_form
 
-__all__ = ["EncoderFit", "TableEncoder", "names_rows"]
+__all__ = ["EncoderFit", "TableEncoder", "names_rows", "refuse_repeated"]
 
 
 NAMES_OF_ROWS = ("", "id", "index", "row", "rowid", "rownames", "row names", "row number", "unnamed: 0")
@@ -129,7 +129,7 @@ class TableEncoder:
                 f"{place}there {some} {_listed(lacking)}, which the model was trained with; "
                 f"there are {_listed(list(names))}"
             )
-        _refuse_repeated(self.used, names, place)
+        refuse_repeated(self.used, names, place)
 
     @property
     def numbers(self) -> bool:
@@ -211,7 +211,7 @@ class EncoderFit:
         decimal: str | None = None,
     ) -> None:
         self.names = list(schema.names if names is None else names)
-        _refuse_repeated(self.names, schema.names, place)
+        refuse_repeated(self.names, schema.names, place)
         unknown = [name for name in categorical if name not in self.names]
         if unknown:
             raise ValueError(
@@ -236,7 +236,7 @@ class EncoderFit:
             elif is_text(kind):
                 self._decide_text(name, texts_of(batch.column(name), name, self.place))
             elif is_number(kind):
-                self.numbers.append(name)
+                self._decide_number(name, batch.column(name))
             else:
                 raise ValueError(f"{self.place}{describe_unusable(name, kind)}")
         count = len(self.numbers)
@@ -244,10 +244,15 @@ class EncoderFit:
         self.low, self.high = np.full(count, np.inf), np.full(count, -np.inf)
         self.named = {name: [] for name in self.numbers if names_rows(name)}
 
+    def _decide_number(self, name: str, column: Any) -> None:
+        if days_in_digits(column):
+            self.dates[name] = DateFit(name, DIGITS, clock=False)
+        else:
+            self.numbers.append(name)
+
     def _decide_text(self, name: str, column: Any) -> None:
-        written, form = number_form(column, self.decimal), None
-        if written is None:
-            form = date_form(column)
+        form = date_form(column)
+        written = number_form(column, self.decimal) if form is None else None
         if written is not None:
             self.numbers.append(name)
             self.written[name] = written
@@ -343,7 +348,8 @@ class EncoderFit:
         if varies and name in self.named and _different(np.concatenate(self.named[name])):
             return "it has another whole number in every row, and the name of numbers that name rows"
         written = self.written.get(name, Written(self.decimal or "."))
-        return Number(name, float(self.mean[place]), self.rows - present, written.decimal, written.unit)
+        mean, missing = float(self.mean[place]), self.rows - present
+        return Number(name, mean, missing, written.decimal, written.unit, list(written.words))
 
 
 def names_rows(name: str) -> bool:
@@ -356,7 +362,8 @@ def _different(values: np.ndarray) -> bool:
     return len(values) > 1 and bool((values == np.rint(values)).all()) and len(np.unique(values)) == len(values)
 
 
-def _refuse_repeated(names: Sequence[str], found: Sequence[str], place: str) -> None:
+def refuse_repeated(names: Sequence[str], found: Sequence[str], place: str) -> None:
+    """Raises `ValueError` where one of the names is found twice."""
     counts = Counter(found)
     repeated = [name for name in names if counts[name] > 1]
     if repeated:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ class Number:
     missing: int  # rows without a value in training
     decimal: str = "."  # of numbers in text,
     unit: str = ""  # and what stands beside them
+    words: list[str] = field(default_factory=list)  # that stand where one is missing
 
     @property
     def note(self) -> str:
@@ -34,8 +35,9 @@ class Number:
             comma = " with decimal commas" if self.decimal == "," else ""
             found.append(f"holds numbers{comma}" + f" in {self.unit}" * bool(self.unit))
         if self.missing:
+            words = f" ({', '.join(map(repr, self.words))} among them)" if self.words else ""
             found.append(
-                f"has {self.missing} missing value{'s' * (self.missing > 1)}, taken as the mean {self.mean:.6g}"
+                f"has {self.missing} missing value{'s' * (self.missing > 1)}{words}, taken as the mean {self.mean:.6g}"
             )
         return f"{self.name!r} {', and '.join(found)}" if found else ""
 
@@ -49,7 +51,7 @@ class Number:
         parts: Sequence["Number"], table: pa.Table | pa.RecordBatch, unseen: Unseen, first_row: int, place: str
     ) -> np.ndarray:
         """The numbers of these columns [B, c]: NaN where one is missing."""
-        written = {part.name: Written(part.decimal, part.unit) for part in parts}
+        written = {part.name: Written(part.decimal, part.unit, tuple(part.words)) for part in parts}
         values = numbers_of(table, list(written), first_row, place, written)
         absent = np.isnan(values)
         for position, count in enumerate(absent.sum(axis=0).tolist()):
@@ -80,7 +82,7 @@ def part_of(column: Any) -> Part:
     kind = next((kind for name, kind in KINDS.items() if isinstance(column, dict) and column.get("kind") == name), None)
     values = {key: value for key, value in column.items() if key != "kind"} if kind else {}
     fields = {} if kind is None else kind.__dataclass_fields__
-    needed = {name for name, field in fields.items() if field.default is MISSING}
+    needed = {name for name, each in fields.items() if each.default is MISSING and each.default_factory is MISSING}
     if kind is None or not needed <= set(values) <= set(fields) or not isinstance(values["name"], str):
         raise ValueError(f"a column of a table's encoding is none of {', '.join(KINDS)}: {str(column)[:80]}")
     place = f"the encoding of column {values['name'][:80]!r}"
@@ -92,6 +94,10 @@ def part_of(column: Any) -> Part:
         raise ValueError(f"{place} must have a finite mean")
     if kind is Number and not (values.get("decimal", ".") in (".", ",") and isinstance(values.get("unit", ""), str)):
         raise ValueError(f"{place} must have a decimal mark and a unit")
+    if kind is Number:
+        words = values.get("words", [])
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ValueError(f"{place} must have texts as its words")
     if kind is Date:
         periods = values["periods"]
         known = isinstance(periods, list) and all(isinstance(each, str) and each in PERIODS for each in periods)

@@ -9,7 +9,8 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 
 from autogp.data import ArraySource, Labels, Source, TableEncoder, Unseen, as_table
-from autogp.data.encoding import names_rows
+from autogp.data.dates import FIRST_DAY, LAST_DAY
+from autogp.data.encoding import names_rows, refuse_repeated
 
 __all__ = ["WithTargets", "as_source", "is_source", "refuse_non_finite", "targets_of"]
 
@@ -72,6 +73,10 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
     if is_source(X):
         return _checked_source(estimator, X, reset)
     frame = _is_frame(X)
+    if frame and hasattr(X, "iloc"):
+        refuse_repeated([str(name) for name in X.columns], X.columns, "X: ")
+        if not len(X.columns):
+            raise ValueError("X has 0 feature(s), that is no columns, while a minimum of 1 is required.")
     if not frame and callable(getattr(X, "collect", None)):
         raise ValueError(f"X is a {type(X).__name__}, which holds no rows yet: pass X.collect()")
     encoder = None if reset else estimator.encoder_
@@ -236,4 +241,5 @@ def _needs_encoding(X: Any) -> bool:
     numbers = all(dtype.kind in "biuf" for dtype in X.dtypes) and not X.isna().to_numpy().any()
     if not numbers or not all(isinstance(name, str) for name in X.columns):
         return not numbers
-    return any(map(names_rows, X.columns)) or bool((X.min() == X.max()).any())
+    days = (X.min() >= FIRST_DAY) & (X.max() <= LAST_DAY)  # perhaps
+    return any(map(names_rows, X.columns)) or bool((days | (X.min() == X.max())).any())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
@@ -13,7 +14,9 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array
 
 from autogp.data import Source, Summary, TargetScaler
+from autogp.data.columns import texts_of
 from autogp.data.sources import as_tensor
+from autogp.data.written import Written, number_form, written_numbers
 from autogp.estimators.base import GPEstimator
 from autogp.estimators.choice import LIKELIHOODS, choose_likelihood, likelihood_named
 from autogp.estimators.inputs import WithTargets, refuse_non_finite, targets_of
@@ -304,7 +307,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
 
     def _check_targets(self, y: Any) -> np.ndarray:
         """Numbers [N] or [N, P]; some may be missing (NaN) where there are several outputs."""
-        y = check_array(y, ensure_2d=False, ensure_all_finite=False, input_name="y", dtype="numeric")
+        y = check_array(_numbers_in(y), ensure_2d=False, ensure_all_finite=False, input_name="y", dtype="numeric")
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         refuse_non_finite(y if y.ndim == 1 else np.where(np.isnan(y), 0.0, y), "y")
         return y
@@ -329,6 +332,27 @@ class GPRegressor(RegressorMixin, GPEstimator):
                 f"y has {outputs} outputs, but the likelihood {name} has num_outputs={likelihood.num_outputs}"
             )
         return likelihood, TargetScaler.from_summary(summary) if likelihood.affine_targets else None
+
+
+def _numbers_in(y: Any) -> Any:
+    """Targets with truth values, and texts such as "$57,000", as numbers."""
+    found = np.asarray(y)
+    if found.dtype.kind == "b":
+        return found.astype(np.float64)
+    if found.dtype.kind in "mM":
+        raise ValueError("y holds dates or durations: turn them into numbers, such as days since the first of them")
+    text = found.dtype.kind in "UT" or (found.dtype.kind == "O" and any(isinstance(each, str) for each in found.flat))
+    if not text or found.ndim != 1:
+        return y
+    column = texts_of(pa.array(found.astype(str)), "y", "")
+    written = number_form(column)
+    numbers, wrong = written_numbers(column, written or Written())
+    if wrong >= 0:
+        raise ValueError(
+            f"y holds {str(found[wrong])[:80]!r} in row {wrong} (counted from 0), which is no number: correct it, "
+            "or use GPClassifier if y are classes"
+        )
+    return numbers
 
 
 def _checked_exposure(exposure: Any, count: int) -> np.ndarray | None:
