@@ -90,6 +90,38 @@ def test_predictive_density_of_narrow_noise_and_of_outliers(scale: float):
     torch.testing.assert_close(Noise(scale).log_expected_prob(MEAN, VARIANCE, TARGETS), exact, rtol=1e-6, atol=1e-6)
 
 
+class Contaminated(Noise):
+    """One target in a hundred is anything: a peak on a floor that is flat."""
+
+    floor = 1e-4
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        return torch.logaddexp(
+            math.log(0.99) + super().log_prob(f, y), torch.full_like(f[..., 0], math.log(self.floor))
+        )
+
+
+class Magnitudes(Noise):
+    """The sign of f is not known."""
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        return torch.logaddexp(super().log_prob(f, y), super().log_prob(f, -y))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("variance", [1e-2, 1.0, 25.0])
+def test_narrow_peaks_are_found_on_a_floor_and_two_at_a_time(scale: float, variance: float):
+    mean = torch.linspace(-3, 3, 40, dtype=torch.float64)[:, None] + 0.123
+    targets = mean[:, 0] + 4 * variance**0.5 * torch.linspace(-1, 1, 40, dtype=torch.float64).sin()
+    targets = targets.sign() * targets.abs().clamp_min(variance**0.5)  # the two peaks two deviations apart
+    v, q = torch.full_like(mean, variance), Normal(mean[:, 0], math.sqrt(variance + scale**2))
+    floor = torch.full_like(targets, math.log(Contaminated.floor))
+    peak = torch.logaddexp(math.log(0.99) + q.log_prob(targets), floor)
+    both = torch.logaddexp(q.log_prob(targets), q.log_prob(-targets))
+    for likelihood, exact in ((Contaminated(scale), peak), (Magnitudes(scale), both)):
+        torch.testing.assert_close(likelihood.log_expected_prob(mean, v, targets), exact, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.999])
 def test_leave_one_out_of_noise_that_is_wider_than_q(share: float):
     noise = VARIANCE / share

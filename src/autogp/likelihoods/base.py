@@ -281,7 +281,8 @@ class Likelihood(nn.Module):
         log: bool,
     ) -> Tensor:
         """E_q[values(f, y)] or log E_q[exp(values(f, y))], each over one latent: [..., B, C] from values [H, n, C]."""
-        result = expectation(self._integrand(values, mean, variance, y), mean[..., 0].numel(), mean.device, log)
+        integrand, rows = self._integrand(values, mean, variance, y), mean[..., 0].numel()
+        result = expectation(integrand, rows, mean.device, log, _targets_at(mean, variance, y))
         return result.unflatten(0, mean.shape[:-1]).to(mean.dtype)
 
     def _expect(self, values: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor, at: Tensor) -> Tensor:
@@ -356,6 +357,15 @@ class Likelihood(nn.Module):
             return part(mean, variance, nodes)[None]
         again = partial(checkpoint, part, mean, variance, use_reentrant=False, preserve_rng_state=False)
         return torch.stack([again(chunk) for chunk in chunks(noise)])
+
+
+@torch.no_grad()
+def _targets_at(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor | None:
+    """z [n, P] at which f is the target: where a likelihood of numbers may have a peak. None for other targets."""
+    if not y.is_floating_point() or y.numel() != mean.shape[-2:].numel():
+        return None
+    z = (y.reshape(mean.shape[-2:]).double() - mean) / variance.double().sqrt()
+    return z.nan_to_num(0.0, 0.0, 0.0).flatten(0, -2)
 
 
 def _along(integrand: Callable[[Tensor, Tensor], Tensor], direction: Tensor, z: Tensor, rows: Tensor) -> Tensor:

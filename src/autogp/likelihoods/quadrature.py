@@ -34,7 +34,10 @@ TOLERANCE = 1e-6  # of one latent: relative to the integral of the absolute valu
 LEGENDRE_NODES = 10
 FIRST_PANELS = 8
 MAX_HALVINGS = 45
-MAX_PANELS = 64  # of a row that are halved at a time: more means that rounding, not the rule, is what differs
+GRADES = tuple(10.0**k for k in range(-7, 0))  # distances from a mode, relative to 1 + |z|, at which first panels end
+SCAN = 137  # points between which modes are looked for, an eighth of a standard deviation apart
+SECTIONS = 40  # golden ones: 1e-8 of the bracket
+MAX_PANELS = 256  # of a row that are halved at a time: more means that rounding, not the rule, is what differs
 NEGLIGIBLE = 45.0  # nats below the largest value
 UNDERFLOW = -80.0  # a log density that is minus infinity beyond such a value may be one that underflows
 
@@ -101,11 +104,14 @@ def log_expectation(
     return torch.logsumexp(log_normal(z) + step.log() + log_values(mean + variance.sqrt() * z), 0)
 
 
-def expectation(integrand: Integrand, num_rows: int, device: torch.device, log: bool) -> Tensor:
+def expectation(
+    integrand: Integrand, num_rows: int, device: torch.device, log: bool, at: Tensor | None = None
+) -> Tensor:
     """E[v(z)], z ~ N(0, 1), for every row and each of its C values, [n, C]; with `log` log E[exp(v(z))].
 
     First the trapezoidal rule with a step of 1/2, whose error is about the square of that with a step of 1. Rows in
     which the two differ, or which have not died away at the ends, go to panels that are halved where that matters.
+    So do rows in which a value at `at`, [n, P], stands out: a narrow peak there would fall between the points.
     """
     rows = torch.arange(num_rows, device=device)
     z = torch.linspace(-REACH, REACH, int(4 * REACH) + 1, dtype=torch.float64, device=device)[:, None]
@@ -121,11 +127,24 @@ def expectation(integrand: Integrand, num_rows: int, device: torch.device, log: 
         error = (terms.sum(0) - 2 * terms[::2].sum(0)).abs() / (whole - top).exp()
         ends = torch.maximum(size[0], size[-1]) - whole
         bad = ~(error <= TOLERANCE) | (ends > math.log(TOLERANCE) - 4)
-        rough = bad.any(-1).nonzero().squeeze(-1)
+        rough = bad.any(-1)
+        if at is not None:
+            rough |= _stands_out(integrand, at, size, whole, log)
+        rough = rough.nonzero().squeeze(-1)
     if not len(rough):
         return found
-    exact = _by_panels(lambda z, chosen: integrand(z, rough[chosen]), len(rough), device, log)
+    there = None if at is None else at[rough]
+    exact = _by_panels(lambda z, chosen: integrand(z, rough[chosen]), len(rough), device, log, there)
     return found.index_put((rough,), exact)
+
+
+def _stands_out(integrand: Integrand, at: Tensor, size: Tensor, whole: Tensor, log: bool) -> Tensor:
+    """Whether values at `at` [n, P] are above both neighbours among the points, as no broad function's are, [n]."""
+    rows = torch.arange(len(at), device=at.device)
+    own = _log_size(integrand(at.T, rows), log_normal(at.T)[..., None], log)  # [P, n, C]
+    left = (2 * (at.T + REACH)).floor().clamp(0, len(size) - 2).long()
+    beside = torch.maximum(size[left, rows], size[left + 1, rows])
+    return ((own > beside + 1) & (own > whole + math.log(TOLERANCE))).any(-1).any(0)
 
 
 def diverges(integrand: Integrand, num_rows: int, device: torch.device) -> Tensor:
@@ -169,10 +188,10 @@ class _Panels(NamedTuple):
         return integrand(z, self.row), log_weights[..., None]
 
 
-def _by_panels(integrand: Integrand, num_rows: int, device: torch.device, log: bool) -> Tensor:
+def _by_panels(integrand: Integrand, num_rows: int, device: torch.device, log: bool, at: Tensor | None) -> Tensor:
     """By panels, each halved until its halves agree with it within the tolerance of the whole integral."""
     with torch.no_grad():
-        done, active = [], _first_panels(integrand, num_rows, device, log)
+        done, active = [], _first_panels(integrand, num_rows, device, log, at)
         size, signed = _integrals(active, integrand, log)  # logarithm and sign of each panel's integral, [n, C]
         settled = torch.full((num_rows, size.shape[-1]), -math.inf, dtype=torch.float64, device=device)
         for _ in range(MAX_HALVINGS):
@@ -202,26 +221,77 @@ def _by_panels(integrand: Integrand, num_rows: int, device: torch.device, log: b
     return _logaddexp_rows(torch.full_like(settled, -math.inf), panels.row, sums)
 
 
-def _first_panels(integrand: Integrand, num_rows: int, device: torch.device, log: bool) -> _Panels:
-    """Equal panels over the part of each row's range in which the integrand is not negligible.
+def _first_panels(integrand: Integrand, num_rows: int, device: torch.device, log: bool, at: Tensor | None) -> _Panels:
+    """Over the part of each row's range in which the integrand is not negligible: equal ones, and ever smaller ones
+    towards each mode.
 
     Values that are numbers, not logarithms, are at most exp(709): no Gaussian lets them count beyond 2^6.
     """
     ladder = _ladder(60.0 if log else 6.0, device)
-    z = torch.cat([-ladder.flip(0), ladder.new_zeros(1), ladder])
-    rows = torch.arange(num_rows, device=device)
-    values = _far(integrand, z, num_rows)
-    size = _log_size(values, log_normal(z)[:, None, None], log)
-    size = torch.where(torch.isfinite(size), size, -math.inf)
-    large = (size > size.amax(0) - NEGLIGIBLE).any(-1)  # [H, n]
+    scan = torch.linspace(-REACH, REACH, SCAN, dtype=ladder.dtype, device=device)
+    z = torch.cat([-ladder, ladder, scan]).unique()
+    size = _known(_log_size(_far(integrand, z, num_rows), log_normal(z)[:, None, None], log))  # [H, n, C]
+    t = z.asinh()
+
+    def size_at(t: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        values = _log_size(integrand(t.sinh()[None], row), log_normal(t.sinh())[None, :, None], log)
+        return _known(values[0].gather(-1, column[:, None])[:, 0])
+
+    # Modes: local maxima along z, made exact, and `at`.
+    rises = size[1:] > size[:-1]
+    place, row, column = (rises[:-1] & ~rises[1:]).nonzero().T
+    mode = _maximum(lambda t: size_at(t, row, column), t[place], t[place + 2])
+    place = place + 1
+    if at is not None:
+        own_row, own_column = torch.ones_like(at, dtype=torch.bool).nonzero().T
+        own = at.flatten().asinh()
+        own_place = torch.searchsorted(t, own).clamp(0, len(t) - 1)
+        own_column = own_column.clamp_max(size.shape[-1] - 1)
+        place, row, column = (torch.cat(parts) for parts in ((place, own_place), (row, own_row), (column, own_column)))
+        mode = torch.cat([mode, own])
+    height = size_at(mode, row, column)
+    size = size.index_put((place, row, column), torch.maximum(size[place, row, column], height))
+    top = size.amax(0)  # [n, C]
+    large = (size > top - NEGLIGIBLE).any(-1)  # [H, n]
     order = torch.arange(len(z), device=device)[:, None]
     first = torch.where(large, order, len(z)).amin(0) - 1
     last = torch.where(large, order, -1).amax(0) + 1
-    low = z[first.clamp(0, len(z) - 1)].asinh()
-    high = z[last.clamp(0, len(z) - 1)].asinh()
+    low, high = t[first.clamp(0, len(z) - 1)], t[last.clamp(0, len(z) - 1)]
     low, high = torch.where(low < high, low, -math.asinh(REACH)), torch.where(low < high, high, math.asinh(REACH))
-    edges = low + (high - low) * torch.linspace(0, 1, FIRST_PANELS + 1, dtype=z.dtype, device=device)[:, None]
-    return _Panels(rows.repeat(FIRST_PANELS), edges[:-1].flatten(), edges[1:].flatten())
+    equal = low + (high - low) * torch.linspace(0, 1, FIRST_PANELS + 1, dtype=z.dtype, device=device)[:, None]
+    mode, row = (part[height > top[row, column] - NEGLIGIBLE] for part in (mode, row))
+    grades = torch.tensor([*(-grade for grade in GRADES), 0.0, *GRADES], dtype=z.dtype, device=device)[:, None]
+    graded = torch.minimum(torch.maximum(mode + grades, low[row]), high[row])
+    edges = torch.cat([equal.flatten(), graded.flatten()])
+    rows = torch.cat([torch.arange(num_rows, device=device).repeat(len(equal)), row.repeat(len(grades))])
+    order = edges.argsort()
+    order = order[rows[order].argsort(stable=True)]
+    edges, rows = edges[order], rows[order]
+    inside = (rows[1:] == rows[:-1]) & (edges[1:] > edges[:-1])
+    return _Panels(rows[1:][inside], edges[:-1][inside], edges[1:][inside])
+
+
+def _maximum(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
+    """Where functions with one maximum between low and high [n] have it, by golden sections."""
+    share = 0.5 * (math.sqrt(5) - 1)
+    left, right = high - share * (high - low), low + share * (high - low)
+    at_left, at_right = function(left), function(right)
+    for _ in range(SECTIONS):
+        rising = at_left < at_right
+        low, high = torch.where(rising, left, low), torch.where(rising, high, right)
+        new = torch.where(rising, low + share * (high - low), high - share * (high - low))
+        value = function(new)
+        left, at_left, right, at_right = (
+            torch.where(rising, right, new),
+            torch.where(rising, at_right, value),
+            torch.where(rising, new, left),
+            torch.where(rising, value, at_left),
+        )
+    return torch.where(at_left < at_right, right, left)
+
+
+def _known(size: Tensor) -> Tensor:
+    return torch.where(torch.isfinite(size), size, -math.inf)
 
 
 def _ladder(octaves: float, device: torch.device) -> Tensor:
