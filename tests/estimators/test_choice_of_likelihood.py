@@ -34,6 +34,15 @@ def test_auto_finds_the_likelihood_that_made_the_targets(inputs, kind: str) -> N
     assert type(fitted(x, y, max_epochs=60).model_.likelihood).__name__ == kind
 
 
+def test_sixty_rows_are_enough_to_find_skewed_targets(inputs) -> None:
+    rng, x, f = inputs
+    y = 50 * np.exp(f + 0.3 * rng.normal(size=len(x)))
+    model = fitted(x[:60], y[:60], max_epochs=30)
+    assert type(model.model_.likelihood).__name__ == "BoxCox"
+    low, high = model.predict(x[60:], quantiles=[0.05, 0.95]).T
+    assert 0.8 < np.mean((low < y[60:]) & (y[60:] < high)) < 0.97
+
+
 @pytest.mark.parametrize("name", [name for name in LIKELIHOODS if name != "network"])
 def test_every_likelihood_by_name_trains_predicts_and_comes_back_from_its_file(inputs, name: str, tmp_path) -> None:
     rng, x, f = inputs

@@ -48,7 +48,7 @@ LIKELIHOODS = (
     "zero_inflated",
     "network",
 )
-FEWEST_ROWS = 150  # from which "auto" compares
+FEWEST_ROWS, FEW_ROWS = 55, 150  # from which "auto" compares, and up to which it holds out each third in turn
 TRIAL_ROWS = 1_200  # of which a third is held out
 TRIAL_EPOCHS, FURTHER_EPOCHS = 20, 10  # with Gaussian noise, and then with another likelihood
 LEAST_CORRELATION = 3.0  # standard errors of a rank correlation
@@ -116,23 +116,25 @@ def choose_likelihood(estimator: "GPRegressor", rows: Source, y: np.ndarray, see
     if len(y) < FEWEST_ROWS or len(candidates) == 1 or estimator.time_budget is not None:
         return "gaussian", None
     order = np.random.default_rng(seed).permutation(len(y))[:TRIAL_ROWS]
-    held, kept = np.sort(order[: len(order) // 3]), np.sort(order[len(order) // 3 :])
-    first = best = _trial(estimator, "gaussian", rows, kept)
-    chosen, unseen = "gaussian", Subset(rows, held)
-    found = _densities(first, unseen)
+    parts = [np.sort(part) for part in np.array_split(order, 3)]
+    splits = [(np.sort(np.concatenate(parts[:i] + parts[i + 1 :])), Subset(rows, parts[i])) for i in range(3)]
+    splits = splits if len(y) < FEW_ROWS else splits[:1]  # each third is held out where rows are few
+    first = best = [_trial(estimator, "gaussian", rows, kept) for kept, _ in splits]
+    unseen = [held for _, held in splits]
+    chosen, found = "gaussian", np.concatenate(list(map(_densities, first, unseen)))
     for name in candidates[1:]:
         if not _promising(name, first, best, unseen, found.mean()):
             continue
         try:
-            trial = _trial(estimator, name, rows, kept, first)
-            density = _densities(trial, unseen)
+            trial = [_trial(estimator, name, rows, kept, start) for (kept, _), start in zip(splits, first, strict=True)]
+            density = np.concatenate(list(map(_densities, trial, unseen)))
         except FAILURES:
             continue  # numbers that cannot be computed speak against it
         gain = density - found
         error = gain.std() / np.sqrt(len(gain))
         if np.isfinite(gain).all() and gain.mean() > max(LEAST_GAIN, error):
             chosen, best, found = name, trial, density
-    return chosen, first.model_ if chosen == "gaussian" else None
+    return chosen, first[0].model_ if chosen == "gaussian" else None
 
 
 def _candidates(y: np.ndarray) -> list[str]:
@@ -199,14 +201,16 @@ def _predicted(trial: "GPRegressor", rows: Source) -> tuple[np.ndarray, np.ndarr
     return np.asarray(y, dtype=np.float64), np.concatenate(found)[:, 0]
 
 
-def _promising(name: str, first: "GPRegressor", best: "GPRegressor", rows: Source, found: float) -> bool:
+def _promising(
+    name: str, first: list["GPRegressor"], best: list["GPRegressor"], rows: list[Subset], found: float
+) -> bool:
     """Whether residuals of held-out rows speak for a trial of another likelihood.
 
-    `first` is the model with Gaussian noise, `best` that with the largest mean log density of these rows, `found`.
+    `first` are models with Gaussian noise, `best` those with the largest mean log density of these rows, `found`.
     """
     if name == "heteroscedastic":
-        return best.model_.likelihood.conjugate and _noise_varies(best, rows)
-    y, mean = _predicted(first, rows)
+        return best[0].model_.likelihood.conjugate and _noise_varies(best, rows)
+    y, mean = (np.concatenate(parts) for parts in zip(*map(_predicted, first, rows), strict=True))
     if mean.min() <= 0:  # a positive target is predicted badly
         return True
     if name == "box_cox":
@@ -230,16 +234,17 @@ def _power_density(y: np.ndarray, mean: np.ndarray, powers: Sequence[float]) -> 
 
 
 @torch.no_grad()
-def _noise_varies(trial: "GPRegressor", rows: Source) -> bool:
+def _noise_varies(trials: list["GPRegressor"], unseen: list[Subset]) -> bool:
     """Whether the size of the residuals goes with the prediction, or with an input of the kernel."""
     sizes, beside = [], []
-    for block, marginals, y in trial._marginals(rows):
-        mean, variance = (part.double() for part in trial.model_.likelihood.predict(*marginals[:3]))
-        residual = (trial._feed.targets(torch.from_numpy(y)).view_as(mean) - mean) / variance.sqrt()
-        x, _ = rows.rows(np.arange(block.start, block.stop))
-        phi = trial.model_.embed(as_tensor(trial._gaps.filled(x)))
-        sizes.append(residual.abs())
-        beside.append(torch.cat([mean, phi.double()], 1))
+    for trial, rows in zip(trials, unseen, strict=True):
+        for block, marginals, y in trial._marginals(rows):
+            mean, variance = (part.double() for part in trial.model_.likelihood.predict(*marginals[:3]))
+            residual = (trial._feed.targets(torch.from_numpy(y)).view_as(mean) - mean) / variance.sqrt()
+            x, _ = rows.rows(np.arange(block.start, block.stop))
+            phi = trial.model_.embed(as_tensor(trial._gaps.filled(x)))
+            sizes.append(residual.abs())
+            beside.append(torch.cat([mean, phi.double()], 1))
     size, columns = torch.cat(sizes).cpu().numpy(), torch.cat(beside).cpu().numpy()
     ranks = rankdata(np.concatenate([size, columns], 1), axis=0)
     ranks = ranks[:, np.ptp(ranks, 0) > 0]  # a column that is constant here tells nothing

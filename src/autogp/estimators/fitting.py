@@ -51,6 +51,7 @@ from autogp.training.affordable import (
 from autogp.training.distributed import processes
 from autogp.training.feed import Feed, device_named
 from autogp.training.progress import RowsDone, checkpoints_in, showing
+from autogp.training.step import FAILURES
 from autogp.training.threads import threads_for
 
 if TYPE_CHECKING:
@@ -344,9 +345,12 @@ class Fit:
         self.rows = self._beside_gaps(self.rows)
         self.validation = None if self.validation is None else self._beside_gaps(self.validation)
         own.target_scaler_ = None  # these rows are scaled
+        before = copy.deepcopy(model.state_dict())
         try:
             model.likelihood = beside
             self._train("gaps")
+        except FAILURES:  # such as where the targets have no noise
+            model.load_state_dict(before)
         finally:
             model.likelihood = likelihood
             self.rows, self.validation, own.target_scaler_ = plain
