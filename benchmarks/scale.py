@@ -106,21 +106,39 @@ def measured(case: tuple[int, int, int], contender: tuple[int, int, int, bool], 
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    lines = [
-        "| M | classes | inputs | processes | threads | rows | statistics | reduction | apply | CPU | rows/s | of 1 |"
-    ]
-    lines.append("|" + "---|" * 12)
-    alone = {tuple(each["case"]): each for each in reversed(results) if tuple(each["contender"]) == CONTENDERS[0]}
+    """In Markdown, as docs/scale.md has it."""
+    heads = (
+        "M, classes, inputs",
+        "processes x threads",
+        "rows",
+        "step",
+        "of it reduction",
+        "CPU time",
+        "rows/s",
+        "ratio",
+    )
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    alone = {tuple(each["case"]): each for each in results if tuple(each["contender"]) == CONTENDERS[0]}
     for each in results:
         count, threads, rows, together = each["contender"]
-        sizes = (*each["case"], count if together else f"{count} apart", threads, rows)
-        times = (f"{1e3 * each[name]:.1f} ms" for name in ("statistics", "reduction", "apply", "cpu"))
-        share = f", {100 * each['reduction'] / each['step']:.0f} %" if count > 1 and together else ""
-        speed = each["rows_per_second"]
-        ratio = f"{speed / alone[tuple(each['case'])]['rows_per_second']:.2f}"
-        shown = [*map(str, sizes), *times, str(round(speed)), ratio]
-        shown[7] += share  # of the step that is reduction
-        lines.append(f"| {' | '.join(shown)} |")
+        shared = count > 1 and together
+        reduction = (
+            f"{1e3 * each['reduction']:.0f} ms, {100 * each['reduction'] / each['step']:.0f} %" if shared else ""
+        )
+        ratio = each["rows_per_second"] / alone[tuple(each["case"])]["rows_per_second"]
+        name = f"{count} x {threads}" if together else f"{count} apart x {threads}"
+        first = tuple(each["contender"]) == CONTENDERS[0]
+        cells = (
+            ", ".join(map(str, each["case"])) if first else "",
+            name,
+            str(rows),
+            f"{1e3 * each['step']:.0f} ms",
+            reduction,
+            f"{1e3 * each['cpu']:.0f} ms",
+            str(round(each["rows_per_second"])),
+            f"{ratio:.2f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import autogp
+from benchmarks import scale
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -163,6 +164,11 @@ def test_the_page_of_benchmarks_quotes_the_run_with_a_slow_kernel() -> None:
         measured.append((cells[4], cells[6]))  # seconds to NLP 0.12, last NLP
     (slow_seconds, slow_end), (seconds, end) = measured
     assert quoted.groups() == (slow_seconds, seconds, slow_end, end)
+
+
+def test_the_page_on_scale_has_the_table_of_its_results() -> None:
+    results = json.loads((ROOT / "results/scale/scale.json").read_text())
+    assert scale.table(results) in (ROOT / "docs/scale.md").read_text()
 
 
 def test_the_page_of_estimators_quotes_the_forecasts_of_co2() -> None:

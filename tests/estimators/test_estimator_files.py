@@ -338,6 +338,9 @@ ATTACKS = {
     "no encoder of a table": ("table", put(D, "encoder", None)),
     "names of columns in another order": ("table", put(D, "feature_names", ["b", "a", "c", "d", "text"])),
     "no names of columns": ("table", put(D, "feature_names", None)),
+    "no rows of training": ("regressor", lambda content, tensors: tensors.pop("tensors.reference")),
+    "rows of training of no length": ("regressor", change("reference", lambda it: it[:0])),
+    "rows of training with a gap": ("regressor", change("reference", lambda it: it * math.nan)),
     "no scores": ("regressor", lambda content, tensors: tensors.pop("tensors.elbo_")),
     "scaler of two targets": (
         "regressor",

@@ -156,11 +156,11 @@ def _restore(estimator: Any, saved: persistence.Saved) -> None:
     described = description["encoder"]
     estimator.encoder_ = None if described is None else TableEncoder.from_description(described)
     estimator.n_features_in_ = _whole(description["features"], 1)
-    shape = description.get("image_shape")  # older files have none
+    shape = description["image_shape"]
     estimator.image_shape_ = None if shape is None else tuple(_whole(length, 1) for length in shape)
     if shape is not None and math.prod(shape) != estimator.n_features_in_:
         raise ValueError(f"images of {shape} have other columns")
-    _restore_columns(estimator, description["feature_names"], tensors["varies"], tensors.get("reference"))
+    _restore_columns(estimator, description["feature_names"], tensors["varies"], tensors["reference"])
 
     if description["estimator"] == "GPClassifier":
         estimator.classes_ = _classes(**description["classes"])
@@ -185,7 +185,7 @@ def _restore(estimator: Any, saved: persistence.Saved) -> None:
 
 
 @torch.no_grad()
-def _restore_columns(estimator: Any, names: Any, varies: Tensor, reference: Tensor | None) -> None:
+def _restore_columns(estimator: Any, names: Any, varies: Tensor, reference: Tensor) -> None:
     """Names of the columns and which of them vary; encoding, features and inducing inputs must fit their number."""
     encoder, model = estimator.encoder_, estimator.model_
     columns = width = estimator.n_features_in_
@@ -207,16 +207,9 @@ def _restore_columns(estimator: Any, names: Any, varies: Tensor, reference: Tens
         if not _texts(names) or len(names) != estimator.n_features_in_:
             raise ValueError("the names of the columns do not fit their number")
         estimator.feature_names_in_ = np.array(names, dtype=object)
-    if reference is None:  # a file of an older version
-        means = (
-            [0.0 if encoder.categories.get(part.name) else part.mean for part in encoder.used_parts] if encoder else []
-        )
-        reference = torch.tensor([means or [math.nan] * columns], dtype=torch.float64)
-    elif (
-        reference.dtype != torch.float64 or reference.ndim != 2 or len(reference) == 0 or reference.shape[1] != columns
-    ):
+    if reference.dtype != torch.float64 or reference.ndim != 2 or reference.shape != (len(reference), columns):
         raise ValueError("its rows of training do not fit its columns")
-    elif not reference.isfinite().all():
+    if len(reference) == 0 or not reference.isfinite().all():
         raise ValueError("its rows of training are not finite")
     estimator._gaps = Gaps.around(reference.numpy(), encoder)
     learning = [part for part in model.modules() if part.training]
