@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autogp.likelihoods import Elementwise, Likelihood
+from autogp.likelihoods import Elementwise, Likelihood, Softmax
 
 
 class Laplace(Likelihood):
@@ -184,3 +184,21 @@ def test_defaults_say_what_training_must_sample():
     assert Heteroscedastic().sampled == {"elbo", "loo", "predictive"}
     assert LaplaceOutputs(3).sampled == frozenset()
     assert not Laplace().finite_loo
+
+
+@pytest.mark.parametrize("points", [None, 40])
+def test_expected_curvature_is_minus_the_derivative_of_the_slope(points: int | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean, variance = torch.randn(5, 3, generator=generator).double(), torch.rand(5, 3, generator=generator).double()
+    noise = None if points is None else torch.randn(points, 1, 3, dtype=torch.float64, generator=generator)
+    y, likelihood = torch.tensor([0, 1, 2, 0, 1]), Softmax(3)
+
+    def slope(mean: Tensor) -> Tensor:
+        return likelihood.expected_derivatives(mean, variance, y, noise)[0]
+
+    found, step = likelihood.expected_curvature(mean, variance, y, noise), 1e-5
+    for column in range(3):
+        away = step * torch.eye(3, dtype=torch.float64)[column]
+        expected = -(slope(mean + away) - slope(mean - away)) / (2 * step)
+        torch.testing.assert_close(found[..., column], expected, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(found, Likelihood.expected_curvature(likelihood, mean, variance, y, noise))

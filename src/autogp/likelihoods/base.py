@@ -192,6 +192,18 @@ class Likelihood(nn.Module):
                         beta[..., q] += row[..., q].sum(0)
         return alpha / len(noise), 0.5 * beta / len(noise)
 
+    def expected_curvature(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Minus the second derivatives of E_q[log p] by the means, [B, Q, Q], for means and variances [B, Q]."""
+        with torch.enable_grad():
+            mean = mean.detach().requires_grad_()
+            value = self.expected_log_prob(mean, variance.detach(), y, noise).sum()
+            (slope,) = torch.autograd.grad(value, mean, create_graph=True)
+            columns = [torch.zeros_like(mean)] * mean.shape[-1]
+            if slope.requires_grad:  # else log p is linear in f
+                options = {"retain_graph": True, "materialize_grads": True}
+                columns = [torch.autograd.grad(each.sum(), mean, **options)[0] for each in slope.unbind(-1)]
+        return -torch.stack(columns, -1)
+
     def with_row_noise(self) -> "Likelihood | None":
         """The same with a known variance on top of each row's noise, given beside its targets, [B, 2 P]; None where
         there is no such likelihood."""

@@ -55,6 +55,11 @@ class Softmax(Likelihood):
         own = torch.arange(self.num_latents, device=y.device) == y[:, None]
         return own.to(mean.dtype) - first, 0.5 * (second - first)
 
+    def expected_curvature(self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
+        nodes = self._nodes(mean)[0] if noise is None else noise
+        p = _softmax(mean + variance.sqrt() * nodes)  # [S, B, C]
+        return torch.diag_embed(p.mean(0)) - p.permute(1, 2, 0) @ p.transpose(0, 1) / len(p)  # E[diag(p) - p p']
+
     def conditional_moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         p = _softmax(f)
         return p, p * (1 - p)

@@ -24,6 +24,7 @@ MOST_STEPS = 100
 SMALLEST_RATE, GROWTH = 1e-6, 1.3  # of a step; after one that was taken, the rate grows again
 START_SPREAD = 0.1  # of the mean of q(v) where it has to leave a saddle, standard deviations of its prior
 CURVATURE_POINTS = 32  # of the rule by which latent functions are coupled: a direction need not be exact
+KEPT_NUMBERS = 2**24  # of the rows' second derivatives, Q x Q each
 MOST_PRODUCTS, ACCURACY = 20, 0.1  # of conjugate gradients: products, and the share of the residual that may be left
 
 
@@ -195,48 +196,53 @@ def _coupled(
     sites then are those that lead to m + d.
     """
     move, residual = torch.zeros_like(slope), slope
+    numbers = sum(each.mean.numel() for each in latents) * len(slope)
+    kept: list[Tensor | None] = [None] * len(latents)  # H, beyond that many numbers computed again for each product
     pulled = [torch.zeros_like(own[0]) for own in sites]  # H A'd of the rows, [Q, B]
-    direction = preconditioned = (covariance @ residual[..., None]).squeeze(-1)
+    direction = preconditioned = _times(covariance, residual)
     length = first = (residual * preconditioned).sum()
     for _ in range(MOST_PRODUCTS):
         product, rows = torch.zeros_like(direction), []
-        for block, marginals in zip(blocks, latents, strict=True):
-            basis = block.basis
-            along = torch.stack([row.to(basis) @ basis[q % len(basis)] for q, row in enumerate(direction)])  # A'd
-            rows.append(_pull(likelihood, block.batch, marginals, along))
-            product = product + Sites.shift_of(basis, rows[-1])
+        for number, (block, marginals) in enumerate(zip(blocks, latents, strict=True)):
+            curvature = kept[number]
+            if curvature is None:
+                curvature = _curvature(likelihood, block.batch, marginals)
+                kept[number] = curvature if numbers <= KEPT_NUMBERS else None
+            rows.append((curvature @ _along(block.basis, direction).mT[..., None]).squeeze(-1).mT)
+            product = product + Sites.shift_of(block.basis, rows[-1])
         (product,) = among.sum_all([product])
-        product = product + (prior.precision @ direction[..., None]).squeeze(-1)
-        curvature = (direction * product).sum()
-        if not curvature > 0:
+        product = product + _times(prior.precision, direction)
+        bend = (direction * product).sum()
+        if not bend > 0:
             break
-        size = length / curvature
+        size = length / bend
         move = move + size * direction
         pulled = [old + size * new for old, new in zip(pulled, rows, strict=True)]
         residual = residual - size * product
-        preconditioned = (covariance @ residual[..., None]).squeeze(-1)
+        preconditioned = _times(covariance, residual)
         last, length = length, (residual * preconditioned).sum()
         if length <= ACCURACY**2 * first:
             break
         direction = preconditioned + length / last * direction
     found = []
     for block, (own_slope, own_curvature), own_pulled in zip(blocks, sites, pulled, strict=True):
-        basis = block.basis
-        along = torch.stack([row.to(basis) @ basis[q % len(basis)] for q, row in enumerate(move)])
+        along = _along(block.basis, move)
         # slope = alpha - H A'd + curvature (mean + A'd)
         found.append(torch.stack([own_slope - own_pulled + own_curvature * along, own_curvature]))
     return move, found
 
 
-def _pull(likelihood: Likelihood, batch: Batch, marginals: Marginals, along: Tensor) -> Tensor:
-    """H A'd [Q, B]: minus the derivative of the data term's slopes along these changes of the means."""
-    mean = marginals.mean.detach().requires_grad_()
-    noise = None if batch.noise is None else batch.noise[:CURVATURE_POINTS]
-    with torch.enable_grad():
-        total = _data_term(likelihood, batch, mean, marginals.variance.detach(), noise)
-        (alpha,) = torch.autograd.grad(total, mean, create_graph=True)
-        (pulled,) = torch.autograd.grad((alpha[0].mT * along).sum(), mean, allow_unused=True, materialize_grads=True)
-    return -pulled[0].mT
+def _along(basis: Tensor, direction: Tensor) -> Tensor:
+    """A'd, [Q, B]."""
+    direction = direction.to(basis)
+    return direction @ basis[0] if len(basis) == 1 else torch.bmm(direction[:, None], basis).squeeze(1)
+
+
+def _curvature(likelihood: Likelihood, batch: Batch, marginals: Marginals) -> Tensor:
+    """H, minus the second derivatives of each row's data term by the means, [B, Q, Q]."""
+    noise = None if batch.noise is None else batch.noise[:CURVATURE_POINTS, 0]
+    found = likelihood.expected_curvature(marginals.mean[0], marginals.variance[0], batch.y, noise)
+    return batch.weights[:, None, None] * found
 
 
 def _data_term(likelihood: Likelihood, batch: Batch, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Tensor:
