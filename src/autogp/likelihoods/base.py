@@ -200,8 +200,10 @@ class Likelihood(nn.Module):
             (slope,) = torch.autograd.grad(value, mean, create_graph=True)
             columns = [torch.zeros_like(mean)] * mean.shape[-1]
             if slope.requires_grad:  # else log p is linear in f
-                options = {"retain_graph": True, "materialize_grads": True}
-                columns = [torch.autograd.grad(each.sum(), mean, **options)[0] for each in slope.unbind(-1)]
+                columns = [
+                    torch.autograd.grad(each.sum(), mean, retain_graph=True, materialize_grads=True)[0]
+                    for each in slope.unbind(-1)
+                ]
         return -torch.stack(columns, -1)
 
     def with_row_noise(self) -> "Likelihood | None":
