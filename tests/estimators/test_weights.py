@@ -105,7 +105,7 @@ def test_ten_copies_of_every_row_make_functions_more_certain():
     X = rng.uniform(-2, 2, (150, 1))
     y = np.sin(2 * X[:, 0]) + 0.5 * rng.normal(size=150)
     # With hyper-parameters that stay: learnt ones take noise that stands there ten times for a part of the function.
-    still = Settings(plan=[Phase("elbo", 200, trainable=("posterior",), natural_rates=(0.5, 0.5))])
+    still = Settings(plan=[Phase("elbo", 30, trainable=("posterior",), natural_rates=(0.5, 0.5))])
     common = {"likelihood": Gaussian(variance=0.3), "settings": still, "max_epochs": None, "n_inducing": 80}
     plain = fitted(X, y, **common)
     with pytest.warns(UserWarning, match="mean 10"):
@@ -160,7 +160,7 @@ def test_equal_rows_are_one_row_with_their_weights_together():
 def test_the_best_epoch_on_held_out_rows_is_kept():
     X, y = line()
     held = X[::4], y[::4]
-    rough = {"max_epochs": 40, "settings": Settings(learning_rate=0.5, batch_size=5)}
+    rough = {"max_epochs": 12, "settings": Settings(learning_rate=0.5, batch_size=5)}
     model = fitted(X[1::4], y[1::4], **rough)
     guarded = GPRegressor(n_inducing=15, random_state=0, **rough)
     guarded.fit(X[1::4], y[1::4], eval_set=held)

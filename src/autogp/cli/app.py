@@ -93,6 +93,10 @@ Exposure = Annotated[
 NoHeader = Annotated[
     bool, typer.Option("--no-header", help="The first line of CSV is a row; columns are called f0, f1, ...")
 ]
+Code = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.py", help="Python file with classes of your own that the model has; it is run."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
@@ -189,6 +193,12 @@ def fit(
     samples: Annotated[
         int | None, typer.Option(min=1, help="Monte Carlo samples a row, where training needs them; by default 10.")
     ] = None,
+    code: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.py", help="Python file, which is run: --likelihood and --kernel may name its classes."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.autogp"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was interrupted.")] = False,
@@ -240,6 +250,7 @@ def fit(
             force,
             exposure,
             order or [],
+            code,
         )
 
 
@@ -257,6 +268,7 @@ def predict(
         bool, typer.Option("--raw", help="Write text as it is, even if a spreadsheet would run it as a formula.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file without asking.")] = False,
+    code: Code = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -271,7 +283,7 @@ def predict(
     with reporting(json, debug) as terminal:
         from autogp.cli.predicting import predict_file
 
-        predict_file(terminal, model, data, out, id_columns or [], not no_header, raw, force, exposure)
+        predict_file(terminal, model, data, out, id_columns or [], not no_header, raw, force, exposure, code)
 
 
 @app.command(epilog="Example: autogp evaluate titanic.autogp test.csv")
@@ -280,6 +292,7 @@ def evaluate(
     data: DataPath,
     target: Target = None,
     exposure: Exposure = None,
+    code: Code = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -290,7 +303,7 @@ def evaluate(
     with reporting(json, debug) as terminal:
         from autogp.cli.evaluating import evaluate_file
 
-        evaluate_file(terminal, model, data, target, exposure)
+        evaluate_file(terminal, model, data, target, exposure, code)
 
 
 @app.command(epilog="Example: autogp report titanic.autogp test.csv --out report.html")
@@ -299,6 +312,7 @@ def report(
     data: DataPath,
     target: Target = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    code: Code = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -309,16 +323,16 @@ def report(
     with reporting(json, debug) as terminal:
         from autogp.cli.evaluating import report_file
 
-        report_file(terminal, model, data, target, out)
+        report_file(terminal, model, data, target, out, code)
 
 
 @app.command(epilog="Example: autogp info titanic.autogp")
-def info(model: ModelPath, json: Json = False, debug: Debug = False) -> None:
+def info(model: ModelPath, code: Code = None, json: Json = False, debug: Debug = False) -> None:
     """Say what a model is: data, kernel, likelihood, training and scores."""
     with reporting(json, debug) as terminal:
         from autogp.cli.models import show_model
 
-        show_model(terminal, model)
+        show_model(terminal, model, code)
 
 
 @app.command(epilog="Example: autogp reproduce digits")

@@ -33,10 +33,15 @@ WORDS = {
 
 
 def evaluate_file(
-    terminal: Terminal, model_path: Path, data: str, target: str | None, exposure: str | None = None
+    terminal: Terminal,
+    model_path: Path,
+    data: str,
+    target: str | None,
+    exposure: str | None = None,
+    code: Path | None = None,
 ) -> None:
     """Shows the scores of a model on a file with targets."""
-    model = open_model(model_path)
+    model = open_model(model_path, code)
     source = _open(model, data, target, exposure)
     scores, by_target = _scores(model, source) if exposure is None else (_count_scores(model, source), {})
     for note in source.notes:
@@ -54,12 +59,14 @@ def _shown(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def report_file(terminal: Terminal, model_path: Path, data: str, target: str | None, out: Path) -> None:
+def report_file(
+    terminal: Terminal, model_path: Path, data: str, target: str | None, out: Path, code: Path | None = None
+) -> None:
     """Writes the page that `autogp report` promises."""
     from autogp.report import write_report  # here: matplotlib is a tenth of what `autogp evaluate` would import
 
     check_writable(out, data, model_path)
-    model = open_model(model_path)
+    model = open_model(model_path, code)
     source = _open(model, data, target)
     for note in source.notes:
         terminal.note(note)

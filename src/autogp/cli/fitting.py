@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import typer
 
+from autogp.cli.code import with_own_parts
 from autogp.cli.models import facts
 from autogp.cli.tasks import TaskFound, find_task
 from autogp.cli.terminal import RESUME, Terminal
@@ -20,6 +21,7 @@ from autogp.data.readers import Form, column_names
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.estimators.summary import describe
 from autogp.features import Columns, Convolutional
+from autogp.kernels import Kernel
 from autogp.training.distributed import processes
 from autogp.training.expression import terms_of
 from autogp.training.start import KERNELS
@@ -42,9 +44,12 @@ def fit_file(
     force: bool,
     exposure: str | None = None,
     order: list[str] | None = None,
+    code: Path | None = None,
 ) -> None:
     """Trains and saves; `reading` are arguments of `open_source`, `settings` of the estimator, `exposure` is the column
-    of the exposures of counts, and `order` are all classes from the lowest to the highest."""
+    of the exposures of counts, `order` are all classes from the lowest to the highest, and `code` has classes that
+    `settings` may name."""
+    settings = with_own_parts(settings, code)
     _check_kernel(settings["kernel"])
     among, folder = processes(), out.with_name(out.name + ".training")
     among.from_first(lambda: _check_places(data, out, folder, resume, force))
@@ -94,10 +99,10 @@ def fit_file(
     terminal.result({"model": str(out), "task": found.task, **facts(model), "notes": notes})
 
 
-def _check_kernel(kernel: str) -> None:
+def _check_kernel(kernel: str | Kernel) -> None:
     """Before the data are read; whether columns exist is seen with them."""
     try:
-        if kernel not in ("auto", *KERNELS):
+        if isinstance(kernel, str) and kernel not in ("auto", *KERNELS):
             terms_of(kernel, KERNELS)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--kernel") from None

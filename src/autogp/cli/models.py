@@ -5,18 +5,18 @@ from typing import Any
 
 from sklearn.base import is_classifier
 
+from autogp.cli.code import classes_of
 from autogp.cli.terminal import Terminal
 from autogp.data import TableEncoder, is_table
 from autogp.estimators import load_model
 from autogp.estimators.summary import describe
-from autogp.features import Chain, Convolutional, PrincipalComponents
 
 __all__ = ["encoder_for", "facts", "open_model", "show_model", "target_of"]
 
 
-def show_model(terminal: Terminal, path: Path) -> None:
+def show_model(terminal: Terminal, path: Path, code: Path | None = None) -> None:
     """The command `autogp info`."""
-    model = open_model(path)
+    model = open_model(path, code)
     terminal.say(describe(model))
     notes = [] if model.encoder_ is None else model.encoder_.notes
     for note in notes:
@@ -24,11 +24,11 @@ def show_model(terminal: Terminal, path: Path) -> None:
     terminal.result({"model": str(path), **facts(model), "notes": notes, "summary": describe(model)})
 
 
-def open_model(path: Path) -> Any:
-    """The estimator in a model file."""
+def open_model(path: Path, code: Path | None = None) -> Any:
+    """The estimator in a model file; `code` is a Python file with classes of its own."""
     if is_table(path) or path.suffix in (".npz", ".npy"):
         raise ValueError(f"{path} is data, not a model: name the model first, then the data")
-    return load_model(path)
+    return load_model(path, modules=classes_of(code))
 
 
 def facts(model: Any) -> dict[str, Any]:
@@ -70,11 +70,4 @@ def encoder_for(model: Any, path: str) -> TableEncoder | None:
             f"{path} has named columns, but the model was trained on {model.n_features_in_} columns without names: "
             "give npz, npy or idx"
         )
-    first: Any = model.model_.features
-    while isinstance(first, Chain):
-        first = first.maps[0]
-    names = list(model.feature_names_in_)
-    if isinstance(first, Convolutional):
-        return TableEncoder.of_numbers(names, [0.0] * len(names))
-    means: Any = first.mean if isinstance(first, PrincipalComponents) else first.shift
-    return TableEncoder.of_numbers(names, means.tolist())
+    return TableEncoder.of_numbers(list(model.feature_names_in_))

@@ -35,14 +35,15 @@ def predict_file(
     raw: bool,
     force: bool,
     exposure: str | None = None,
+    code: Path | None = None,
 ) -> None:
     """Writes predictions to `out`, or shows the first; `carried` are columns of the data that go with them, `exposure`
-    is that of the exposures of counts."""
+    is that of the exposures of counts, and `code` has classes of the model."""
     if out is not None:
         if out.suffix not in (".csv", ".parquet"):
             raise typer.BadParameter(f"{out} should end in .csv or .parquet", param_hint="--out")
         processes().from_first(lambda: _check_place(out, data, force))
-    model = open_model(model_path)
+    model = open_model(model_path, code)
     unseen = Unseen()
     read = carried if exposure is None else list(dict.fromkeys([*carried, exposure]))
     pieces = read_rows(data, encoder_for(model, data), unseen, read, header)

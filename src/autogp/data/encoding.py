@@ -94,10 +94,12 @@ class TableEncoder:
 
     @classmethod
     def of_numbers(
-        cls, names: Sequence[str], means: Sequence[float], missing: Sequence[int] | None = None
+        cls, names: Sequence[str], means: Sequence[float] | None = None, missing: Sequence[int] | None = None
     ) -> "TableEncoder":
-        """The encoder of columns of numbers with these means, and so many missing values; by default none."""
-        counts = [0] * len(means) if missing is None else missing
+        """The encoder of columns of numbers with these means (which rows without gaps do not need), and so many
+        missing values; by default none."""
+        means = [0.0] * len(names) if means is None else means
+        counts = [0] * len(names) if missing is None else missing
         return cls([Number(name, mean, count) for name, mean, count in zip(names, means, counts, strict=True)])
 
     def transform(

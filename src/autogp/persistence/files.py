@@ -196,7 +196,7 @@ class _Builder:
         if name not in self.types:
             raise _UnknownTypeError(
                 f"{path} is a {name[:80]!r}, which is none of autogp's own classes: pass yours, "
-                f"load(path, modules=[{name[:80]}]), or upgrade autogp"
+                f"load(path, modules=[{name[:80]}]) (on the command line --code FILE.py), or upgrade autogp"
             )
         kind = self.types[name]
         signature = _signature(kind)
