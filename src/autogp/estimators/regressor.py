@@ -36,58 +36,59 @@ class GPRegressor(RegressorMixin, GPEstimator):
     Parameters
     ----------
     n_inducing : int or "auto"
-        Number of inducing inputs, the model's size: accuracy and time grow with it. "auto" is all rows where there are
-        few (up to 400), else it begins with 50 and takes more as long as they promise to raise the ELBO by 0.02 nats
-        per row, up to 400, or fewer where there are many rows. Where training goes by batches, as with three classes
-        and more, it is 200, or fewer for few rows.
+        Number of inducing inputs, the model's size: accuracy and time grow with it. "auto": all rows up to 400; else 50
+        at first, and more while they promise to raise the ELBO by 0.02 nats per row (400 at most, fewer for many rows).
+        Where training uses batches, as with three classes and more: 200, or fewer for few rows.
     kernel : str or Kernel
         "rbf", "matern12", "matern32", "matern52", "rational_quadratic", "periodic", "linear", "arccosine", a kernel
         object, or an expression of columns: "rbf(age) * categorical(country) + periodic(month, period=12)". By name it
-        has one lengthscale per column, all learnt. "auto" is "matern52", or
-        "rbf" where there are 5,000 rows or more and the ELBO is larger with it.
+        has one lengthscale per column, all learnt. "auto" is "matern52", or from 5,000 rows on "rbf" if its
+        ELBO is higher.
     likelihood : str or Likelihood
-        "gaussian" noise, "student_t" (outliers do not bend it), "heteroscedastic" (noise that varies with the inputs),
+        "gaussian" noise, "student_t" (outliers), "heteroscedastic" (noise that varies with the inputs),
         "box_cox" (positive, skewed targets), "beta" (shares between 0 and 1), "poisson", "negative_binomial" or
         "zero_inflated" (counts), "network" (a Gaussian process regression network: outputs that share latent
-        functions), or a likelihood object. "auto" compares those that are possible, for one output, by small models on
-        rows held out; Gaussian noise unless another is better.
+        functions), or a likelihood object. "auto": for one output small models are compared on held-out rows; Gaussian
+        noise unless another likelihood is better.
     features : "auto", torch.nn.Module or None
-        From rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, whose parameters
-        are trained with the kernel. "auto": `Convolutional` where X is images [N, H, W] or [N, H, W, C] of 8 x 8 pixels
-        at least, else None, the columns as they are.
+        A map from rows to the inputs of the kernel, such as `PrincipalComponents` or a network of your own, which is
+        trained with the kernel. None: the columns as they are. "auto": `Convolutional` if X is images [N, H, W] or
+        [N, H, W, C] of at least 8 x 8 pixels, else None.
     objective : {"auto", "elbo", "loo", "predictive"}
         What kernel, noise and inducing inputs maximise; "auto" is "elbo". "loo" and "predictive" may overfit
         (docs/leave-one-out.md).
     n_components : int
-        Gaussians in the posterior mixture.
+        Number of Gaussians in the posterior, which is a mixture.
     share_kernel : bool or None
         Whether all outputs share kernel and inducing inputs; by default they do, except in a network.
     scaling : {"auto", "standard", "global", "none"}
-        Of the inputs: each column by its own deviation, all by one number (as suits pixels), or not at all.
+        Of the inputs: "standard" divides each column by its standard deviation, "global" all by one number, "none"
+        leaves them as they are. "auto" is "global" if most columns have the same range, as pixels do, else "standard".
     weights : {"counts", "importance"}
-        What `sample_weight` means: "counts", a weight of 2 is the row twice, as in scikit-learn; "importance", only
-        ratios matter, and the model is as certain as without weights.
+        What `sample_weight` means. "counts": a row of weight 2 counts as two rows, as in scikit-learn. "importance":
+        only ratios matter, and the model is as certain as without weights.
     categorical : list of str or None
         Columns of a DataFrame that are categories, whatever they look like.
     augment : int, Deformations or None
-        For images: so many deformed copies of each training image are rows to learn from besides it, shifted and bent
-        by up to about a pixel; `autogp.data.Deformations` says how. Training takes as many steps as without.
+        For images: number of deformed copies of each training image that are added to the training rows. They are
+        shifted and bent by up to about a pixel (see `autogp.data.Deformations`). The number of steps stays the same.
     start : Start or None
-        Where the hyper-parameters start, in place of what the data suggest.
+        Initial values of the hyper-parameters; None: from the data.
     settings : Settings or None
-        How to train. The arguments below, where they are given, take precedence.
+        How to train. Those of the arguments below that are not None take precedence.
     max_epochs : int or None
-        Passes over the data; None for 30, or more (up to 500) where they are short.
+        Passes over the data. None: 30, or up to 500 if a pass is short.
     batch_size : int or None
-        Rows per training step; None for all up to 2,000, else 1,000.
+        Rows per training step. None: all rows up to 2,000, else 1,000.
     validation_fraction : float or None
         Share of the rows that is the validation set; training then keeps its best state on it.
     patience : int or None
-        Stop after so many epochs without a better score; None: 50 where each step sees all rows and max_epochs is None.
+        Number of epochs without a better score after which training stops. None: 50 if each step sees all rows and
+        max_epochs is None, else no such stop.
     time_budget : float or None
         Seconds after which training ends, wherever it is.
     checkpoint : str or None
-        Folder in which training is saved at intervals; fit goes on from there if it was interrupted.
+        Folder in which training is saved at intervals. An interrupted `fit` continues from there.
     random_state : int, RandomState or None
         Seed of everything random.
     verbose : bool or "auto"
