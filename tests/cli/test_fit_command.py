@@ -96,6 +96,8 @@ def test_ordered_classes_by_name(run_json: RunJson, tmp_path: Path) -> None:
     data = table(tmp_path / "data.csv", a=RNG.normal(size=60), y=RNG.integers(1, 5, 60))
     found = run_json("fit", data, "-t", "y", "-o", tmp_path / "m.autogp", "--likelihood", "ordinal", *QUICK)
     assert (found["likelihood"], found["classes"]) == ("Ordinal", [1, 2, 3, 4])
+    found = run_json("fit", data, "-t", "y", "-o", tmp_path / "counts.autogp", "--likelihood", "poisson", *QUICK)
+    assert (found["task"], found["likelihood"]) == ("count", "Poisson")
     assert run_json("evaluate", tmp_path / "m.autogp", data)["nlp"] < 2
 
 

@@ -12,7 +12,7 @@ import typer
 
 from autogp.cli.code import with_own_parts
 from autogp.cli.models import facts
-from autogp.cli.tasks import TaskFound, find_task
+from autogp.cli.tasks import TaskFound, find_task, task_of
 from autogp.cli.terminal import RESUME, Terminal
 from autogp.cli.writing import ask_before_replacing, check_writable
 from autogp.data import ArraySource, Labels, is_table, open_source
@@ -62,7 +62,7 @@ def fit_file(
         source, task = _open(data, [*targets, exposure], reading), "count"
         source.y, beside["exposure"] = source.y.T
         source.targets = targets
-    found = find_task(source, task)
+    found = find_task(source, task_of(settings.get("likelihood")) if task == "auto" else task)
     if order:
         found = _ordered(found, order)
     _tell(terminal, data, source, found)

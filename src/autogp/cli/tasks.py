@@ -7,11 +7,16 @@ import numpy as np
 
 from autogp.data import ArraySource, Labels
 
-__all__ = ["TaskFound", "find_task"]
+__all__ = ["TaskFound", "find_task", "task_of"]
 
 MOST_CLASSES = 20  # more different whole numbers than these are taken for quantities
 ROWS_PER_CLASS = 5
 OTHER_TASKS = "else say --task count or --task regression"
+
+
+TASK_OF = dict.fromkeys(("poisson", "negative_binomial", "zero_inflated"), "count") | dict.fromkeys(
+    ("logit", "probit", "softmax", "ordinal"), "classification"
+)  # that a likelihood is for; all others are for regression
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,15 @@ def find_task(source: ArraySource, wanted: str) -> TaskFound:
         row = int(np.flatnonzero(((y < 0) | (y != np.rint(y))).reshape(len(y), -1).any(axis=1))[0])
         raise ValueError(f"--task count needs whole numbers from 0, but the target holds {y[row]} in row {row + 1}")
     return TaskFound(wanted, y)
+
+
+def task_of(likelihood: str | None) -> str:
+    """The task that a likelihood is for, "auto" where it is left open.
+
+    >>> task_of("zero_inflated"), task_of("student_t"), task_of(None)
+    ('count', 'regression', 'auto')
+    """
+    return "auto" if likelihood in (None, "auto") else TASK_OF.get(likelihood, "regression")
 
 
 def _indicates(y: np.ndarray) -> bool:

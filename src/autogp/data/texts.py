@@ -35,7 +35,8 @@ class Text:
     def note(self) -> str:
         """What was assumed, in a sentence."""
         also = f", and {self.missing} missing" if self.missing else ""
-        return f"{self.name!r} is text with {len(self.categories)} categories{also}"
+        count = len(self.categories)
+        return f"{self.name!r} is text with {count} {'category' if count == 1 else 'categories'}{also}"
 
     def value_of(self, number: float) -> str | None:
         """What a number of the array was in the table; None where it was missing or never seen in training."""

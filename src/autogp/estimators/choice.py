@@ -111,7 +111,7 @@ def choose_likelihood(estimator: "GPRegressor", rows: Source, y: np.ndarray, see
     if y.ndim > 1 or np.ptp(y) == 0:
         return "gaussian", None
     candidates = _candidates(y)
-    if estimator.objective == "loo":  # infinite for that likelihood
+    if estimator.objective == "loo" or len(y) < FEW_ROWS:  # infinite for that likelihood; too few for two functions
         candidates.remove("heteroscedastic")
     if len(y) < FEWEST_ROWS or len(candidates) == 1 or estimator.time_budget is not None:
         return "gaussian", None
