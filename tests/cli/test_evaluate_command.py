@@ -48,6 +48,11 @@ def test_scores_of_numbers(run: Run, run_json: RunJson, tmp_path: Path) -> None:
     assert found["r2"] == pytest.approx(r2_score(source.y, mean))
     assert found["nlp"] == pytest.approx(-norm.logpdf(source.y, mean, std).mean(), abs=1e-6)
     assert found["coverage"] == pytest.approx(np.mean(np.abs(source.y - mean) <= norm.ppf(0.95) * std), abs=1e-9)
+    rows = (tmp_path / "data.csv").read_text()
+    (tmp_path / "gaps.csv").write_text(rows + "0.5,\n")
+    again = run_json("evaluate", tmp_path / "m.autogp", tmp_path / "gaps.csv")
+    assert (again["rows"], again["nlp"]) == (400, found["nlp"])
+    assert again["notes"] == ["1 row without a target is left out"]
 
 
 def test_scores_of_each_of_several_targets(run: Run, run_json: RunJson, tmp_path: Path) -> None:

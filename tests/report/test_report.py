@@ -4,6 +4,8 @@ import base64
 import io
 import re
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,7 @@ from autogp.data import ArraySource, as_table, open_source
 from autogp.features import Convolutional
 from autogp.report import write_report
 from autogp.report.heldout import features, share_of
+from autogp.report.regions import _categories
 
 KINDS = ["digits", "passengers", "arm", "visitors"]
 
@@ -403,6 +406,13 @@ def test_what_was_left_out_and_how_columns_were_read_is_said(houses):
     assert "How the columns were read" in houses.words
     assert "'code' is left out: it has the same value in every row" in houses.words
     assert "'sold' holds dates or times" in houses.words
+    assert not any("code" in table[0] for table in houses.tables)
+
+
+def test_missing_values_are_a_region_of_their_own():
+    held: Any = SimpleNamespace(said=lambda column, value: "ab"[int(value)])
+    parts = _categories(held, 0, np.array([0, 1, np.nan, 1, np.nan]))
+    assert [(label, rows.sum()) for label, rows in parts] == [("b", 2), ("a", 1), ("missing", 2)]
 
 
 def test_two_classes_have_an_area_under_the_curve(reports, passengers):

@@ -79,11 +79,13 @@ def report_file(
 
 def _open(model: Any, data: str, target: str | None, exposure: str | None = None) -> ArraySource:
     encoder = encoder_for(model, data)
+    # A row without a target cannot be scored: how many there are is among the notes.
+    reading: dict[str, Any] = {"encoder": encoder, "among": processes(), "drop_missing_targets": True}
     if exposure is not None:
         target = target or target_of(model)
         if encoder is None or target is None or is_classifier(model):
             raise ValueError("--exposure is for a table and a model of counts, the target of which has a name")
-        return open_source(data, [target, exposure], encoder=encoder, among=processes())
+        return open_source(data, [target, exposure], **reading)
     if encoder is None:
         source = open_source(data, target)
         if source.y.ndim == 2 and source.y.shape[1] == 0:
@@ -92,7 +94,7 @@ def _open(model: Any, data: str, target: str | None, exposure: str | None = None
         return source
     several = None if target else model.target_names_
     if several is not None and len(several) > 1:
-        return open_source(data, several, encoder=encoder, among=processes())
+        return open_source(data, several, **reading)
     target = target or target_of(model)
     if target is None:
         raise ValueError("the model does not know the name of its target: say --target COLUMN")
@@ -100,7 +102,7 @@ def _open(model: Any, data: str, target: str | None, exposure: str | None = None
         raise ValueError(f"column {target!r} is an input of the model: --target names the column that it predicts")
     text = is_classifier(model) and model.classes_.dtype.kind in "UO"
     classes = [str(label) for label in model.classes_] if text else None
-    source = open_source(data, target, classes=classes, encoder=encoder, among=processes())
+    source = open_source(data, target, classes=classes, **reading)
     if source.classes is not None and not text:
         known = f"the classes {_listed(model.classes_)}" if is_classifier(model) else "numbers"
         raise ValueError(

@@ -14,9 +14,7 @@ ROWS_PER_CLASS = 5
 OTHER_TASKS = "else say --task count or --task regression"
 
 
-TASK_OF = dict.fromkeys(("poisson", "negative_binomial", "zero_inflated"), "count") | dict.fromkeys(
-    ("logit", "probit", "softmax", "ordinal"), "classification"
-)  # that a likelihood is for; all others are for regression
+COUNTS, CLASSES = ("poisson", "negative_binomial", "zero_inflated"), ("logit", "probit", "softmax", "ordinal")
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,9 @@ def task_of(likelihood: str | None) -> str:
     >>> task_of("zero_inflated"), task_of("student_t"), task_of(None)
     ('count', 'regression', 'auto')
     """
-    return "auto" if likelihood in (None, "auto") else TASK_OF.get(likelihood, "regression")
+    if likelihood is None or likelihood == "auto":
+        return "auto"
+    return "count" if likelihood in COUNTS else "classification" if likelihood in CLASSES else "regression"
 
 
 def _indicates(y: np.ndarray) -> bool:

@@ -345,4 +345,6 @@ def _converted(
 
 
 def _dropped(rows: int) -> list[str]:
-    return [f"{rows:,} {'row' if rows == 1 else 'rows'} without a target are left out"] if rows else []
+    return (
+        [f"{rows:,} {'row without a target is' if rows == 1 else 'rows without a target are'} left out"] if rows else []
+    )

@@ -44,7 +44,9 @@ class HeldOut:
         self.names = self._names(feature_names)
         self.image_shape = find_image_shape(self.source, estimator.encoder_, image_shape or estimator.image_shape_)
         self.importances = estimator.feature_importances_
-        self.shown = np.argsort(-self.importances, kind="stable")[:SHOWN_COLUMNS]
+        known = [self.frame is not None or self.place(column) is not None for column in range(len(self.names))]
+        order = np.argsort(-self.importances, kind="stable")
+        self.shown = order[np.array(known)[order]][:SHOWN_COLUMNS]  # files do not hold columns that are left out
         pixels, _ = self.source.rows(np.arange(min(len(self.source), 1000)))
         self.range = float(pixels.min()), float(pixels.max())
 
@@ -71,7 +73,7 @@ class HeldOut:
             return [[_shown(self.frame.iloc[int(row), column]) for column in self.shown] for row in rows]
         places = [(column, self.place(column)) for column in self.shown]
         x, _ = self.source.rows(rows)
-        return [["–" if place is None else self.said(column, row[place]) for column, place in places] for row in x]
+        return [[self.said(column, row[place]) for column, place in places] for row in x]
 
     def distinct(self, order: np.ndarray, most: int) -> np.ndarray:
         """The first of these rows that differ in inputs or target, at most so many."""

@@ -25,6 +25,7 @@ def coverage_by_region(held: HeldOut, y: np.ndarray, mean: np.ndarray, low: np.n
     if len(known) < FEWEST_ROWS:
         return None
     inside, error = ((low <= y) & (y <= high))[known], (y - mean)[known]
+    sides = abs if not held.estimator.model_.likelihood.counts else lambda more: -more  # counts always hold more
     found = [{"name": "predicted value", "parts": _quarters(mean[known], figure_of)}]
     for column in held.main_columns(MAIN_COLUMNS):
         values = held.values(column, known)
@@ -38,7 +39,7 @@ def coverage_by_region(held: HeldOut, y: np.ndarray, mean: np.ndarray, low: np.n
                 "rows": int(chosen.sum()),
                 "coverage": percent(inside[chosen].mean()),
                 "rmse": figure_of(np.sqrt(np.mean(error[chosen] ** 2))),
-                "odd": abs(inside[chosen].mean() - 0.9) > 2 * np.sqrt(0.09 / chosen.sum()) + 0.02,
+                "odd": sides(inside[chosen].mean() - 0.9) > 2 * np.sqrt(0.09 / chosen.sum()) + 0.02,
             }
             for label, chosen in region["parts"]
             if chosen.any()
@@ -65,11 +66,12 @@ def _quarters(values: np.ndarray, said: Any) -> list[tuple[str, np.ndarray]]:
 
 def _categories(held: HeldOut, column: int, values: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """The most common categories, each, and the others together."""
-    present, counts = np.unique(values, return_counts=True)
+    missing = np.isnan(values)
+    present, counts = np.unique(values[~missing], return_counts=True)
     common = present[np.argsort(-counts, kind="stable")[:MOST_CATEGORIES]]
     parts = [(held.said(column, value), values == value) for value in common]
-    others = ~np.isin(values, common)
-    return [*parts, *([(f"{len(present) - len(common)} others", others)] if others.any() else [])]
+    parts += [(f"{len(present) - len(common)} others", ~np.isin(values, common) & ~missing), ("missing", missing)]
+    return [part for part in parts if part[1].any()]
 
 
 @torch.no_grad()
