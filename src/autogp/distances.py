@@ -48,7 +48,7 @@ class _OwnDistance(torch.autograd.Function):
         diagonal.fill_(math.inf)  # known to be 0: no pair to look at
         ctx.equal, ctx.wide = _mend_close(distance, x, x, scale, square[..., :, None], square[..., None, :])
         diagonal.zero_()
-        ctx.save_for_backward(x, scale)
+        ctx.save_for_backward(x, scale, centre)
         return distance
 
     @staticmethod
@@ -56,14 +56,14 @@ class _OwnDistance(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor, Tensor]:
-        (x, scale), (weights,) = ctx.saved_tensors, grad_outputs
+        (x, scale, centre), (weights,) = ctx.saved_tensors, grad_outputs
         dtype = x.dtype
         if ctx.equal is not None:  # equal rows pull at nothing, but for rounding
             weights = weights.masked_fill(ctx.equal, 0)
         if ctx.wide:
-            x, scale, weights = x.double(), scale.double(), weights.double()
-        centre, tiny = _centre(x), torch.finfo(x.dtype).tiny
-        x_grad, scale_grad = torch.zeros_like(x), torch.zeros_like(scale)
+            x, scale, centre, weights = x.double(), scale.double(), centre.double(), weights.double()
+        tiny = torch.finfo(x.dtype).tiny
+        pulls, scale_grad = x.new_empty(*weights.shape[:2], x.shape[-1]), torch.zeros_like(scale)
         for g, weight in enumerate(weights):
             factor = _of(scale, g)
             u = (_of(x, g) - _of(centre, g)).mul_(factor)
@@ -73,8 +73,8 @@ class _OwnDistance(torch.autograd.Function):
             # A lengthscale without bounds has scale 0, where all differences are 0 too.
             columns = u.mul_(pull).sum(0, keepdim=True) / factor.clamp_min(tiny)
             _of(scale_grad, g).add_(columns.sum_to_size(factor.shape))
-            _of(x_grad, g).addcmul_(pull, factor)
-        return x_grad.to(dtype), scale_grad.to(dtype)
+            torch.mul(pull, factor, out=pulls[g])
+        return pulls.sum_to_size(x.shape).to(dtype), scale_grad.to(dtype)
 
 
 class _Distance(torch.autograd.Function):
@@ -121,23 +121,24 @@ class _Distance(torch.autograd.Function):
             v = z - centre
             # A point so far away that its square overflows has weight 0, and 0 times the largest number is 0.
             squares = v.square().clamp_max_(torch.finfo(v.dtype).max)
-        z_grad, scale_grad = torch.zeros_like(z), torch.zeros_like(scale)
+        z_grad, scale_grad = torch.zeros_like(z) if z_needed else None, torch.zeros_like(scale)
         rows, columns = weights.sum(-1, keepdim=True), weights.sum(-2, keepdim=True)
         product = _product(weights, v) if x_needed or scale_needed else None  # [G, N, D]
         totals = _product(columns, squares)  # for the sums of W_nm (u_n - v_m)^2 in each column
         for g, weight in enumerate(weights):
             u, factor = _of(x, g) - _of(centre, g), _of(scale, g)
             metric = 2 * factor.square()
-            if z_needed:
+            if z_grad is not None:
                 pulled = torch.mm(weight.mT, u).addcmul_(columns[g].mT, _of(v, g), value=-1)
                 _of(z_grad, g).addcmul_(pulled, metric, value=-1)
             if product is not None:
-                pull = product[g].addcmul_(rows[g], u, value=-1)  # sum_m W_nm (v_m - u_n)
-                total = totals[g] - (2 * pull).addcmul_(rows[g], u).mul_(u).sum(0, keepdim=True)
+                own = product[g]
+                pull = torch.addcmul(own, rows[g], u, value=-1)  # sum_m W_nm (v_m - u_n)
+                total = totals[g] - own.add_(pull).mul_(u).sum(0, keepdim=True)
                 _of(scale_grad, g).add_((2 * total * factor).sum_to_size(factor.shape))
-                pull.mul_(-metric)
+                torch.mul(pull, -metric, out=own)
         x_grad = None if product is None else product.sum_to_size(x.shape).to(dtype)
-        return x_grad, z_grad.to(dtype) if z_needed else None, scale_grad.to(dtype)
+        return x_grad, None if z_grad is None else z_grad.to(dtype), scale_grad.to(dtype)
 
 
 def _of(parts: Tensor, group: int) -> Tensor:

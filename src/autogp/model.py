@@ -159,8 +159,8 @@ class SparseGP(nn.Module):
     def marginals(self, phi: Tensor, prepared: Prepared) -> Marginals:
         """q(f) at inputs of the kernel phi [B, D]."""
         moments = prepared.moments
-        projected, norms = moments.project_cross(prepared.gram, prepared.inverse, self.cross(phi))
-        return _marginals(moments.log_weights, projected, norms, self.kernel.diag(phi))
+        found = moments.condition_cross(prepared.gram, prepared.inverse, self.cross(phi))
+        return _marginals(moments.log_weights, *found, self.kernel.diag(phi))
 
     def predictor(self, q: Variational | None = None) -> "Predictor":
         """The model as it is now, with its M x M work done, for any number of rows."""
@@ -296,8 +296,8 @@ class Predictor:
         products = ((rows @ cross[:, :stop]).square_().unflatten(1, (count, -1)) for stop, rows in self._maps)
         # |L^-1 Kzx|^2 = |A|^2 and |R' L^-1 Kzx|^2 = A' S A, [G, 1 + KQ / G, B]
         norms = torch.stack([block.sum(2) for block in products]).sum(0)
-        projected = self._latent_means(cross), _ungrouped(norms[:, 1:], self._shape)
-        return _marginals(self._log_weights, projected, norms[:, 0], self._model.kernel.diag(phi))
+        mean, explained = self._latent_means(cross), _ungrouped(norms[:, 1:], self._shape)
+        return _marginals(self._log_weights, mean, explained, norms[:, 0], self._model.kernel.diag(phi))
 
     @torch.no_grad()
     def mean(self, x: Tensor) -> Tensor:
@@ -333,14 +333,11 @@ def apply_map(features: nn.Module, x: Tensor) -> Tensor:
 
 def condition(basis: Tensor, prior_variance: Tensor, moments: Moments) -> Marginals:
     """q(f) from the basis A [G, M, B], k(x, x) [G, B] and q(v): mean A'm, variance k - |A|^2 + A'SA."""
-    return _marginals(moments.log_weights, moments.project(basis), basis.square().sum(-2), prior_variance)
+    return _marginals(moments.log_weights, *moments.condition(basis), prior_variance)
 
 
-def _marginals(
-    log_weights: Tensor, projected: tuple[Tensor, Tensor], norms: Tensor, prior_variance: Tensor
-) -> Marginals:
+def _marginals(log_weights: Tensor, mean: Tensor, explained: Tensor, norms: Tensor, prior_variance: Tensor) -> Marginals:
     """From A'm and diag(A'SA) [K, Q, B], |A|^2 [G, B] and k(x, x) [G, B]."""
-    mean, explained = projected
     residual = prior_variance - norms
     floor = torch.finfo(norms.dtype).eps * prior_variance.detach()
     variance = torch.maximum(residual, floor) + explained

@@ -43,10 +43,13 @@ class Moments(ABC):
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         """A' mean and diag(A' S A), both [K, Q, B], for a basis A [G, M, B] with G = 1 or Q."""
 
-    def project_cross(self, gram: Tensor, inverse: Tensor, cross: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """The same for A = L^-1 Kzx from Kzz, L^-1 and Kzx, and the squared norms |A|^2 [G, B]."""
-        basis = whiten(gram, inverse, cross)
-        return self.project(basis), basis.square().sum(-2)
+    def condition(self, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, and the squared norms |A|^2 [G, B]."""
+        return *self.project(basis), basis.square().sum(-2)
+
+    def condition_cross(self, gram: Tensor, inverse: Tensor, cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for A = L^-1 Kzx from Kzz, L^-1 and Kzx."""
+        return self.condition(whiten(gram, inverse, cross))
 
     def whitened(self) -> "Moments":
         """The same q by moments of v."""
@@ -154,8 +157,16 @@ class DenseMoments(Moments):
         return self.dense
 
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
-        expanded = basis.detach().expand(self.dense.shape[1], -1, -1)
-        return _Projection.apply(basis, self.mean.to(basis.dtype), self.dense.to(basis.dtype) @ expanded)
+        mean, variance, _ = self.condition(basis)
+        return mean, variance
+
+    def condition(self, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        constant, covariances = basis.detach(), self.dense.to(basis.dtype)
+        if len(basis) == 1:  # one product for all
+            products = (covariances.flatten(0, 2) @ constant[0]).unflatten(0, self.dense.shape[:3])
+        else:
+            products = covariances @ constant
+        return _Projection.apply(basis, self.mean.to(basis.dtype), products)
 
 
 @dataclass(frozen=True)
@@ -173,6 +184,10 @@ class FactoredMoments(Moments):
         return torch.cholesky_inverse(self.factor)
 
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        mean, variance, _ = self.condition(basis)
+        return mean, variance
+
+    def condition(self, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows = basis.detach().mT  # solving from the right is twice as fast as from the left
         products = basis.new_empty(*self.factor.shape[:2], *basis.shape[1:])
         for k, factors in enumerate(self.factor):
@@ -203,13 +218,17 @@ class HeldMoments(DenseMoments):
     def project(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         return self.project_weights(self.prior_inverse.mT.to(basis.dtype) @ basis)
 
+    def condition(self, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return *self.project(basis), basis.square().sum(-2)
+
     def project_weights(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """The same from W = L^-T A = Kzz^-1 Kzx, with which the way back needs no products of M x M matrices."""
-        return super().project(weights)
+        mean, variance, _ = super().condition(weights)
+        return mean, variance
 
-    def project_cross(self, gram: Tensor, inverse: Tensor, cross: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    def condition_cross(self, gram: Tensor, inverse: Tensor, cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         weights, norms = solve(gram, inverse, cross)  # W, and diag(Kxz W) = |A|^2
-        return self.project_weights(weights), norms
+        return *self.project_weights(weights), norms
 
     def log_prior(self, gram: Tensor) -> Tensor:
         """E_q[log p(u)], exact for mixtures too: all of -KL(q || p) that kernel and inducing inputs can change."""
@@ -223,32 +242,37 @@ class HeldMoments(DenseMoments):
 
 
 class _Projection(torch.autograd.Function):
-    """A' m and diag(A' S A), both [K, Q, B], for constants m and S: S A serves the value and its gradient."""
+    """A' m and diag(A' S A), both [K, Q, B], and |A|^2 [G, B], for constants m and S: S A serves value and gradient."""
 
     @staticmethod
-    def forward(ctx: Any, basis: Tensor, mean: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
-        value = (products * basis).sum(-2)
-        ctx.save_for_backward(products, mean)
-        ctx.groups = len(basis)
-        return _weigh(mean, basis), value.clamp_min_(0)
+    def forward(ctx: Any, basis: Tensor, mean: Tensor, products: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        value, norms = products.new_empty(mean.shape[:2] + basis.shape[2:]), basis.new_empty(basis[:, 0].shape)
+        scratch = torch.empty_like(basis[0])
+        for g, block in enumerate(basis):  # one at a time: it stays in the cache
+            torch.sum(torch.mul(block, block, out=scratch), 0, out=norms[g])
+        for k, own in enumerate(products):
+            for q, product in enumerate(own):
+                torch.sum(torch.mul(product, basis[q % len(basis)], out=scratch), 0, out=value[k, q])
+        ctx.save_for_backward(basis, products, mean)
+        return _weigh(mean, basis), value.clamp_min_(0), norms
 
     @staticmethod
     @once_differentiable  # S A is a constant to autograd: a second derivative would be wrong in silence
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor, None, None]:
-        products, mean = ctx.saved_tensors
-        slope, weights = (part.contiguous() for part in grad_outputs)  # [K, Q, B]
+        basis, products, mean = ctx.saved_tensors
+        slope, weights, norm_weights = (part.contiguous() for part in grad_outputs)  # [K, Q, B] twice, [G, B]
+        gradient = basis * (2 * norm_weights)[:, None]
         weights = 2 * weights
-        if ctx.groups == 1:
-            gradient = (mean.flatten(0, 1).mT @ slope.flatten(0, 1))[None]
-        else:
-            gradient = torch.zeros_like(products[0])
-            for k in range(len(products)):
-                gradient.addcmul_(mean[k][..., None], slope[k][:, None])
-        for k in range(len(products)):
-            for q, product in enumerate(products[k]):
-                gradient[q % ctx.groups].addcmul_(product, weights[k, q])
+        if len(basis) == 1:
+            gradient[0].addmm_(mean.flatten(0, 1).mT, slope.flatten(0, 1))
+        for k, own in enumerate(products):
+            for q, product in enumerate(own):
+                block = gradient[q % len(basis)]
+                block.addcmul_(product, weights[k, q])
+                if len(basis) > 1:
+                    block.addcmul_(mean[k, q, :, None], slope[k, q])
         return gradient, None, None
 
 

@@ -152,12 +152,14 @@ class Sites(NamedTuple):
     @torch.no_grad()
     def of(cls, basis: Tensor, slope: Tensor, curvature: Tensor) -> "Sites":
         """A diag(curvature) A' and A slope, from the basis A [G, M, B] and two numbers for each row, [Q, B]."""
-        shift = cls.shift_of(basis, slope)
-        weighted = basis * curvature[:, None]  # [Q, M, B]
-        basis = basis.expand_as(weighted)
-        # The product is symmetric: its lower half is enough.
-        blocks = (torch.bmm(weighted[:, start:stop], basis[:, :stop].mT) for start, stop in row_blocks(basis.shape[1]))
-        return cls(tuple(blocks), shift)
+        blocks = []
+        for start, stop in row_blocks(basis.shape[1]):  # the product is symmetric: its lower half is enough
+            weighted = basis[:, start:stop] * curvature[:, None]  # [Q, stop - start, B]
+            if len(basis) == 1:  # one product for all
+                blocks.append((weighted.flatten(0, 1) @ basis[0, :stop].mT).unflatten(0, weighted.shape[:2]))
+            else:
+                blocks.append(weighted @ basis[:, :stop].mT)
+        return cls(tuple(blocks), cls.shift_of(basis, slope))
 
     @staticmethod
     def shift_of(basis: Tensor, slope: Tensor) -> Tensor:
@@ -167,11 +169,12 @@ class Sites(NamedTuple):
     def add_to(self, precision: Tensor, factor: float = 1.0) -> None:
         """Adds `factor` times the whole of A diag(curvature) A' to [Q, M, M], in place."""
         for (start, stop), rows in zip(row_blocks(precision.shape[-1]), self.precision, strict=True):
-            corner = rows[..., start:]
-            corner.copy_(corner.tril() + corner.tril(-1).mT)  # symmetric to the last bit
-            precision[:, start:stop, :stop].add_(rows, alpha=factor)
+            below, corner = rows[..., :start], rows[..., start:]
+            # Symmetric to the last bit.
+            precision[:, start:stop, start:stop].add_(corner + corner.mT, alpha=0.5 * factor)
             if start:
-                precision[:, :start, start:stop].add_(rows[..., :start].mT, alpha=factor)
+                precision[:, start:stop, :start].add_(below, alpha=factor)
+                precision[:, :start, start:stop].add_(below.mT, alpha=factor)
 
     def __add__(self, other: "Sites") -> "Sites":  # pyright: ignore[reportIncompatibleMethodOverride]
         blocks = (mine + theirs for mine, theirs in zip(self.precision, other.precision, strict=True))

@@ -87,7 +87,7 @@ class RBF(Stationary):
 
     def gram(self, x: Tensor, z: Tensor) -> Tensor:
         # One exponential, of log variance - squared / 2, is a pass over the matrix less than variance * profile.
-        return torch.add(self.log_variance[:, None, None].to(x.dtype), self.squared_distance(x, z), alpha=-0.5).exp()
+        return torch.add(self.log_variance[:, None, None].to(x.dtype), self.squared_distance(x, z), alpha=-0.5).exp_()
 
     def profile(self, squared: Tensor) -> Tensor:
         return torch.exp(-0.5 * squared)

@@ -4,6 +4,7 @@ Statistics of two parts of a batch, added, are those of the whole: several proce
 has found, and apply the same update.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -174,7 +175,7 @@ def apply(
     if statistics.sites is not None:
         parts.append(statistics.sites.shift.sum())
     prior, value, score, *rest = torch.stack([part.double() for part in parts]).tolist()  # waits for the device, once
-    if not torch.isfinite(torch.tensor([prior, value, score, sum(rest)])).all():
+    if not all(map(math.isfinite, (prior, value, score, sum(rest)))):
         raise NonFiniteError("the step's value or gradient is not finite")
     if q is not None and statistics.sites is not None:
         q.blend(statistics.sites, natural_rate)
