@@ -1,7 +1,7 @@
 """The sparse Gaussian process: features, kernel, likelihood, inducing inputs and posterior; the marginals of q(f)."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -73,7 +73,7 @@ class SparseGP(nn.Module):
     torch.Size([4, 3])
     """
 
-    jitter: Tensor  # relative to the diagonal of Kzz; where the ladder starts
+    jitter: Tensor  # relative to the diagonal of Kzz; where the ladder starts; on the CPU, so that no step waits for it
 
     def __init__(
         self,
@@ -117,6 +117,12 @@ class SparseGP(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.inducing_inputs.device
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SparseGP":
+        jitter = self.jitter
+        super()._apply(fn, recurse)
+        self.jitter = jitter
+        return self
 
     def forward(self, x: Tensor, q: Variational | None = None) -> Marginals:
         """q(f) at each row of x, with gradients; `q` stands in for the model's own posterior."""

@@ -161,7 +161,8 @@ class DenseMoments(Moments):
         return mean, variance
 
     def condition(self, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        constant, covariances = basis.detach(), self.dense.to(basis.dtype)
+        constant = basis.detach()
+        covariances = self.dense.to(basis.dtype, memory_format=torch.contiguous_format)
         if len(basis) == 1:  # one product for all
             products = (covariances.flatten(0, 2) @ constant[0]).unflatten(0, self.dense.shape[:3])
         else:

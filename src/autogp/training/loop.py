@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autogp.data import Batches, Source, TargetScaler, prefetch
 from autogp.data.sources import as_tensor
@@ -36,6 +36,8 @@ DEFAULT_SETTINGS = Settings()
 BATCH_SIZE = 1000
 SKIPS_IN_A_ROW = 3  # then the run goes back to its last good state, with half the step size
 ROLLBACKS = 5
+# First steps in which q moves alone, at most a share of all: near the prior gradients by Z and lengthscales are rounding.
+ALONE, ALONE_SHARE = 8, 0.1
 COMPARED_STEPS = 1000  # after so many, processes compare their models
 
 
@@ -222,12 +224,13 @@ class _Run:
             state.hold(phase.hold)
             rates = state.rates(phase, self._rate_share(phase, progress))
             natural = state.natural if state.held is None else None
-            found = self._statistics(self._batch(step, x, y, phase), phase, natural)
+            if natural is not None and step < min(ALONE, ALONE_SHARE * self.total_steps):
+                rates = [0.0] * len(rates)
+            parameters = optimiser.parameters if any(rates) else []
+            found = self._statistics(self._batch(step, x, y, phase), phase, natural, parameters)
             received = None if self.interrupts is None else self.interrupts.received
-            found = self.among.sum_statistics(found, self.model, optimiser.parameters, natural, self.started, received)
+            found = self.among.sum_statistics(found, self.model, parameters, natural, self.started, received)
             if natural is not None:
-                if not (step or natural.shift.any()):  # at the prior, gradients by Z and lengthscales are rounding
-                    rates = [0.0] * len(rates)
                 rate = state.step_scale * max(phase.natural_rate(progress), 1 / (step + 1))
                 q = natural if "posterior" in phase.trainable else None
                 value, score = apply(found, optimiser, rates, q, rate)
@@ -254,9 +257,11 @@ class _Run:
             batch = batch._replace(noise=noise[:, :, start : start + len(x)], monte_carlo=settings.monte_carlo)
         return batch
 
-    def _statistics(self, batch: Batch, phase: Phase, natural: Natural | None) -> Statistics | Exception:
+    def _statistics(
+        self, batch: Batch, phase: Phase, natural: Natural | None, parameters: Sequence[nn.Parameter]
+    ) -> Statistics | Exception:
         """Or why there are none: other processes must hear of it."""
-        parameters, scored = self.state.optimisers[phase.hold].parameters, self.scored_by_loo
+        scored = self.scored_by_loo
         try:
             if natural is not None:
                 return natural_statistics(self.model, batch, phase.objective, parameters, natural, scored)

@@ -49,6 +49,7 @@ SAMPLE_ROWS = 20_000  # k-means sees no more,
 ROWS_A_CENTRE, FEWEST_ROWS = 25, 2_000  # nor more than it needs
 DISTANCE_ROWS = 1_000
 SMALL_SAMPLE = 5_000  # up to here k-means proper, above with minibatches
+SADDLE_ROWS = 100  # of the first batch, which tell whether q stands where no row has a slope
 START_SPREAD = 0.1  # of the mean of q(v), standard deviations of its prior
 STRETCH = 7.0  # how much longer the lengthscales of latents are that do not start at 0
 # The prior of lengthscales: its median, half median distances, and the deviations of their logarithms, all together and
@@ -353,6 +354,7 @@ def leave_saddle(state: RunState, batch: Batch, samples: int, generator: torch.G
         prepared = model.prepare(state.q)
         if prepared.moments.mean.any():
             return False
+        batch = batch.part(slice(SADDLE_ROWS))
         marginals = model.marginals(model.embed(batch.x), prepared)
     except FAILURES:
         return False  # its steps will say so
