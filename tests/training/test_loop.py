@@ -582,7 +582,7 @@ def test_history_has_one_row_an_epoch_with_the_fields_it_promises():
 def test_the_best_state_is_left_behind_though_later_ones_were_worse(objective):
     problem = Problem("softmax")
     model = problem.model()
-    wild = replace(QUICK, objective=objective, learning_rate=0.5, held_learning_rate=0.5, max_epochs=16)
+    wild = replace(QUICK, objective=objective, learning_rate=1.0, held_learning_rate=1.0, max_epochs=16)
     history = train(model, problem.source, wild, validation=problem.test)
     assert history.best_score == max(row["score"] for row in history.rows)
     assert history.rows[history.best_epoch - 1]["score"] == history.best_score
