@@ -85,17 +85,18 @@ def expected_log_normal(matrix: Tensor, inverse: Tensor, second: Tensor) -> Tens
     return (count * half_log_det - 0.5 * ((inverse.mT @ inverse) * second).sum((-2, -1))).sum()
 
 
-def dense_projection(moments: DenseMoments, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """A' m and diag(A' S A)."""
+def dense_projection(moments: DenseMoments, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A' m, diag(A' S A) and |A|^2."""
     mean, covariance = moments.mean.to(basis.dtype), moments.dense.to(basis.dtype)
-    return torch.einsum("kqm,qmb->kqb", mean, basis), ((covariance @ basis) * basis).sum(-2).clamp_min(0)
+    variance = ((covariance @ basis) * basis).sum(-2).clamp_min(0)
+    return torch.einsum("kqm,qmb->kqb", mean, basis), variance, basis.square().sum(-2)
 
 
-def factored_projection(moments: FactoredMoments, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """A' m and |C^-1 A|^2, S = (C C')^-1."""
+def factored_projection(moments: FactoredMoments, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A' m, |C^-1 A|^2, S = (C C')^-1, and |A|^2."""
     mean = moments.mean.to(basis.dtype)
     half = torch.linalg.solve_triangular(moments.factor, basis.expand(*moments.factor.shape[:2], -1, -1), upper=False)
-    return torch.einsum("kqm,qmb->kqb", mean, basis), half.square().sum(-2)
+    return torch.einsum("kqm,qmb->kqb", mean, basis), half.square().sum(-2), basis.square().sum(-2)
 
 
 def matern(squared: Tensor, p: int) -> Tensor:
@@ -130,8 +131,8 @@ PLAIN: dict[str, dict[str, Callable | SimpleNamespace]] = {
     "_Solve": {"autogp.moments.solve": solve},
     "expected_log_normal": {"autogp.moments.expected_log_normal": expected_log_normal},
     "_Projection": {
-        "autogp.moments.DenseMoments.project": dense_projection,
-        "autogp.moments.FactoredMoments.project": factored_projection,
+        "autogp.moments.DenseMoments.condition": dense_projection,
+        "autogp.moments.FactoredMoments.condition": factored_projection,
     },
     "_Matern": {"autogp.kernels.stationary._Matern": SimpleNamespace(apply=matern)},
     "_Layer": {"autogp.kernels.arccosine._Layer": SimpleNamespace(apply=layer)},

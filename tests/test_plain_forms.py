@@ -95,8 +95,8 @@ def test_projection(groups):
     dense = moments.DenseMoments(log_weights, mean, numbers, covariance)
     factor = torch.linalg.cholesky(covariance)
     factored = moments.FactoredMoments(log_weights, mean, numbers, factor, numbers)
-    assert_same(dense.project, lambda basis: plain.dense_projection(dense, basis), basis)
-    assert_same(factored.project, lambda basis: plain.factored_projection(factored, basis), basis)
+    assert_same(dense.condition, lambda basis: plain.dense_projection(dense, basis), basis)
+    assert_same(factored.condition, lambda basis: plain.factored_projection(factored, basis), basis)
 
 
 @pytest.mark.parametrize(

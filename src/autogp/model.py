@@ -342,7 +342,9 @@ def condition(basis: Tensor, prior_variance: Tensor, moments: Moments) -> Margin
     return _marginals(moments.log_weights, *moments.condition(basis), prior_variance)
 
 
-def _marginals(log_weights: Tensor, mean: Tensor, explained: Tensor, norms: Tensor, prior_variance: Tensor) -> Marginals:
+def _marginals(
+    log_weights: Tensor, mean: Tensor, explained: Tensor, norms: Tensor, prior_variance: Tensor
+) -> Marginals:
     """From A'm and diag(A'SA) [K, Q, B], |A|^2 [G, B] and k(x, x) [G, B]."""
     residual = prior_variance - norms
     floor = torch.finfo(norms.dtype).eps * prior_variance.detach()

@@ -22,8 +22,9 @@ from autogp.training.distributed import Processes, processes
 from autogp.training.feed import Feed, device_named, divided, validation_score
 from autogp.training.identity import data_identity, settings_identity
 from autogp.training.memory import kept_memory
+from autogp.training.optimisers import Optimiser
 from autogp.training.progress import Callback, Interrupts, Progress, showing
-from autogp.training.schedule import WARM_UP, Phase, Settings
+from autogp.training.schedule import WARM_UP, WARM_UP_SHARE, Phase, Settings
 from autogp.training.start import leave_saddle
 from autogp.training.state import History, RunState, Snapshot
 from autogp.training.step import FAILURES, Batch, Statistics, apply, draw, gradient_statistics, natural_statistics
@@ -36,8 +37,7 @@ DEFAULT_SETTINGS = Settings()
 BATCH_SIZE = 1000
 SKIPS_IN_A_ROW = 3  # then the run goes back to its last good state, with half the step size
 ROLLBACKS = 5
-# First steps in which q moves alone, at most a share of all: near the prior gradients by Z and lengthscales are rounding.
-ALONE, ALONE_SHARE = 8, 0.1
+ALONE, ALONE_SHARE = 8, 0.1  # first steps in which q moves alone, at most a share of all steps
 COMPARED_STEPS = 1000  # after so many, processes compare their models
 
 
@@ -224,7 +224,7 @@ class _Run:
             state.hold(phase.hold)
             rates = state.rates(phase, self._rate_share(phase, progress))
             natural = state.natural if state.held is None else None
-            if natural is not None and step < min(ALONE, ALONE_SHARE * self.total_steps):
+            if natural is not None and self._alone(step, natural, optimiser):
                 rates = [0.0] * len(rates)
             parameters = optimiser.parameters if any(rates) else []
             found = self._statistics(self._batch(step, x, y, phase), phase, natural, parameters)
@@ -245,6 +245,11 @@ class _Run:
         state.epoch_steps += 1
         state.epoch_value += value / self.feed.total_weight
         state.epoch_score += (score if self.scored_by_loo else value) / self.feed.total_weight
+
+    def _alone(self, step: int, natural: Natural, optimiser: Optimiser) -> bool:
+        """Whether q moves alone: near the prior, where it has started, gradients by Z and lengthscales are rounding."""
+        first = step < min(ALONE, ALONE_SHARE * self.total_steps) and not optimiser.taken
+        return first and (step > 0 or not natural.shift.any())
 
     def _batch(self, step: int, x: Tensor, y: Tensor, phase: Phase) -> Batch:
         """The rows of the step's batch that this process has, and their part of the batch's noise."""
@@ -335,7 +340,8 @@ class _Run:
 
     def _rate_share(self, phase: Phase, progress: float) -> float:
         """Of the highest learning rate. Steps that see all rows have no noise: theirs need not rise first."""
-        taken = self.state.optimisers[phase.hold].taken if self.batches.steps_per_epoch > 1 else WARM_UP
+        risen = self.batches.steps_per_epoch == 1 or progress >= WARM_UP_SHARE
+        taken = WARM_UP if risen else self.state.optimisers[phase.hold].taken  # which waits for the device
         return phase.share(progress, taken)
 
     def _in_vain(self, phase: Phase) -> bool:
