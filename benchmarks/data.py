@@ -33,14 +33,14 @@ def load(name: str) -> Dataset:
 def write_problem(name: str, num_inducing: int, folder: Path) -> Path:
     """Rows as they are and the start that all sparse contenders share: scale, k-means, distance between rows.
 
-    Images become float32, scaled by one number; other sets float64, standardised (`problems.scaled`). The seconds that
-    the start took are put on every contender's clock.
+    Images become float32, scaled by one number; other sets float64, standardised (`problems.scaled`). The processor's
+    seconds that the start took are put on every contender's clock.
     """
     path = folder / f"{name}.npz"
     if path.exists():
         return path
     data = load(name)
-    started = time.perf_counter()
+    started = time.process_time()
     source = ArraySource(data.x_train, data.y_train)
     summary = summarise(source, max_rows=20_000)
     image = name in IMAGES
@@ -51,7 +51,7 @@ def write_problem(name: str, num_inducing: int, folder: Path) -> Path:
     kernel = start_kernel("rbf", source, scaling)
     assert isinstance(kernel, RBF)
     z = start_inducing_inputs(source, num_inducing, scaling, by_class=bool(classes), dtype=dtype)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     centre, scale = (0, 1) if classes else (data.y_train.mean(), data.y_train.std())
     arrays: dict[str, Any] = {
         "x_train": data.x_train.reshape(len(data.x_train), -1),

@@ -32,20 +32,32 @@ def threads() -> int:
     return int(os.environ.get("OMP_NUM_THREADS", "1"))
 
 
+def processor() -> Callable[[], float]:
+    """A clock in seconds: the processor's on one thread, so that other programs do not count, else the wall's."""
+    return time.process_time if threads() == 1 else time.perf_counter
+
+
 class Turns:
     """The clock of a training. At each mark but the last it rests: scores are told, and the next turn is waited for."""
 
-    def __init__(self, marks: list[float], tell: Callable[[dict], None], wait: Callable[[], Any], seconds: float = 0.0):
-        self.marks, self.tell, self.wait = list(marks), tell, wait
-        self.seconds, self.steps, self.since = seconds, 0, time.perf_counter()
+    def __init__(
+        self,
+        marks: list[float],
+        tell: Callable[[dict], None],
+        wait: Callable[[], Any],
+        seconds: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        self.marks, self.tell, self.wait, self.clock = list(marks), tell, wait, clock
+        self.seconds, self.steps, self.since = seconds, 0, clock()
         self.first_step: float | None = None  # when it was taken: the model built and compiled
 
     def __call__(self, score: Score) -> bool:
         """To be called after each step; whether the training is over."""
         self.steps += 1
         if self.first_step is None:
-            self.first_step = self.seconds + time.perf_counter() - self.since
-        if self.seconds + time.perf_counter() - self.since < self.marks[0]:
+            self.first_step = self.seconds + self.clock() - self.since
+        if self.seconds + self.clock() - self.since < self.marks[0]:
             return False
         return self.rest(score)
 
@@ -56,12 +68,12 @@ class Turns:
             return True
         self.tell({**score(), **self.times()})
         self.wait()
-        self.since = time.perf_counter()
+        self.since = self.clock()
         return False
 
     def stop(self) -> None:
-        self.seconds += time.perf_counter() - self.since
-        self.since = time.perf_counter()
+        self.seconds += self.clock() - self.since
+        self.since = self.clock()
 
     def times(self) -> dict[str, Any]:
         return {"seconds": self.seconds, "steps": self.steps, "first_step": self.first_step}
@@ -137,10 +149,11 @@ class Server:
     def steps(self, seconds: float) -> dict[str, Any]:
         """The shortest of as many steps as fit, at least one."""
         times: list[float] = []
+        clock = processor()
         while not times or sum(times) < seconds:
-            started = time.perf_counter()
+            started = clock()
             self.model.step(self.batch)
-            times.append(time.perf_counter() - started)
+            times.append(clock() - started)
         return {"seconds": min(times), "steps": len(times)}
 
     def step_memory(self, sizes: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
@@ -149,11 +162,12 @@ class Server:
             self.build(sizes, recipe)
         return {"bytes": memory.bytes}
 
-    def train(self, problem: str, recipe: dict[str, Any], marks: list[float]) -> dict[str, Any]:
-        """Answers with scores at every mark, in seconds of its own clock."""
+    def train(self, problem: str, recipe: dict[str, Any], marks: list[float], wall: bool = True) -> dict[str, Any]:
+        """Answers with scores at every mark, in seconds of its own clock: the wall's or that of `processor`."""
         data = read_problem(problem)
         self.warm_up(data, recipe)
-        turns = Turns(marks, self.tell, self.wait, data["start_seconds"])
+        clock = time.perf_counter if wall else processor()
+        turns = Turns(marks, self.tell, self.wait, data["start_seconds"], clock)
         model = self.fit(data, recipe, turns)
         turns.stop()
         return {**scores(model, data), **turns.times()}

@@ -64,6 +64,10 @@ class Softmax(Likelihood):
         p = _softmax(f)
         return p, p * (1 - p)
 
+    def predictive_moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        p = self._expect(lambda f, _: _softmax(f), mean, variance, mean)
+        return p, p * (1 - p)
+
     def sample(self, f: Tensor, generator: torch.Generator | None = None) -> Tensor:
         uniform = torch.rand(f.shape, dtype=f.dtype, device=f.device, generator=generator)
         gumbel = -(-uniform.clamp_min(torch.finfo(f.dtype).tiny).log()).clamp_min(torch.finfo(f.dtype).tiny).log()
