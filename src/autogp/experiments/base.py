@@ -11,9 +11,9 @@ from typing import Any
 from autogp.datasets import Dataset
 from autogp.estimators import GPClassifier, GPRegressor
 from autogp.experiments.call import code, imports
-from autogp.training import Settings
+from autogp.training import Settings, Start
 
-__all__ = ["Experiment", "Loader", "Peer", "Preset", "Run"]
+__all__ = ["PAPER", "Experiment", "Loader", "Peer", "Preset", "Run"]
 
 Loader = functools.partial  # of a function whose result is a Dataset; it may take `folder` and `download`
 
@@ -30,6 +30,16 @@ class Preset:
     by_kernel: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings that are a kernel's own
     loader: Loader | None = None  # of other rows than the experiment's
     curve: bool = True  # whether test scores are followed, where the experiment does: features of images take too long
+
+
+PAPER = Preset(  # of the paper, for several classes
+    {
+        "share_kernel": False,
+        "scaling": "standard",
+        "start": Start(variance=1.0, lengthscale=10.0, by_class=False),
+        "settings": Settings.paper(),
+    }
+)
 
 
 @dataclass(frozen=True)

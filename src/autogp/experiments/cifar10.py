@@ -4,7 +4,7 @@ from functools import partial
 
 from autogp.data import Deformations
 from autogp.datasets import load_cifar10
-from autogp.experiments.base import Experiment, Preset
+from autogp.experiments.base import PAPER, Experiment, Preset
 from autogp.features import Convolutional
 from autogp.training import Settings, Start
 
@@ -50,14 +50,7 @@ EXPERIMENT = Experiment(
             objectives=("predictive",),
             curve=False,
         ),
-        "paper": Preset(
-            {
-                "share_kernel": False,
-                "scaling": "standard",
-                "start": Start(variance=1.0, lengthscale=10.0, by_class=False),
-                "settings": Settings.paper(),
-            }
-        ),
+        "paper": PAPER,
     },
     published={("rbf", "loo", 200): {"error": 0.4495, "nlp": 1.333}},
     published_on=("cifar10",),

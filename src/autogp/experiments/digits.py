@@ -3,10 +3,10 @@
 from functools import partial
 
 from autogp.datasets import load_digits
-from autogp.experiments.base import Experiment, Peer, Preset
+from autogp.experiments.base import PAPER, Experiment, Peer, Preset
 from autogp.experiments.svm import support_vectors
 from autogp.features import Convolutional
-from autogp.training import Settings, Start
+from autogp.training import Settings
 
 EXPERIMENT = Experiment(
     name="digits",
@@ -27,14 +27,7 @@ EXPERIMENT = Experiment(
             inducing=(100,),
             objectives=("predictive",),
         ),
-        "paper": Preset(
-            {
-                "share_kernel": False,
-                "scaling": "standard",
-                "start": Start(variance=1.0, lengthscale=10.0, by_class=False),
-                "settings": Settings.paper(),
-            }
-        ),
+        "paper": PAPER,
     },
     peers={"svm": Peer(support_vectors)},
     note="svm: scikit-learn's SVC with an RBF kernel, gamma and C by cross-validation on the training rows.",

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from autogp.datasets import load_mnist
-from autogp.experiments.base import Experiment, Preset
+from autogp.experiments.base import PAPER, Experiment, Preset
 from autogp.features import Convolutional, PrincipalComponents
 from autogp.training import Settings, Start
 
@@ -38,14 +38,7 @@ EXPERIMENT = Experiment(
             objectives=("predictive",),
             curve=False,
         ),
-        "paper": Preset(
-            {
-                "share_kernel": False,
-                "scaling": "standard",
-                "start": Start(variance=1.0, lengthscale=10.0, by_class=False),
-                "settings": Settings.paper(),
-            }
-        ),
+        "paper": PAPER,
     },
     beside=("one kernel", "components"),
     published={

@@ -3,7 +3,7 @@
 from functools import partial
 
 from autogp.datasets import load_mnist8m
-from autogp.experiments.base import Experiment, Preset
+from autogp.experiments.base import PAPER, Experiment, Preset
 from autogp.features import Convolutional, PrincipalComponents
 from autogp.training import Settings, Start
 
@@ -46,14 +46,7 @@ EXPERIMENT = Experiment(
             objectives=("predictive",),
             loader=partial(load_mnist8m, variants=20),
         ),
-        "paper": Preset(
-            {
-                "share_kernel": False,
-                "scaling": "standard",
-                "start": Start(variance=1.0, lengthscale=10.0, by_class=False),
-                "settings": Settings.paper(),
-            }
-        ),
+        "paper": PAPER,
     },
     published={  # by leave-one-out, after 10 hours
         ("rbf", objective, 200): {"error": 0.0089, "nlp": 0.033, "seconds": 36_000}
