@@ -313,7 +313,7 @@ def test_several_targets_ids_and_rows_without_a_target(run: Run, tmp_path: Path)
     run("predict", tmp_path / "m.autogp", data, "-o", out, "--id", "who", "--raw", "--force")
     assert out.read_text().splitlines()[1].startswith('"=n0",')
     command = ["fit", data, "-t", "z", "--id", "who", "-o", tmp_path / "m.autogp", "--drop-missing-target", *QUICK]
-    assert "1 row without a target are left out" in run(*command, "--task", "regression").stdout
+    assert "1 row without a target is left out" in run(*command, "--task", "regression").stdout
 
 
 def test_a_file_without_names_and_options_that_do_not_fit(run: Run, error: Callable[..., str], tmp_path: Path) -> None:

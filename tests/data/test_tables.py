@@ -387,7 +387,7 @@ def test_rows_without_a_target_are_left_out_on_request(csv: Callable[..., Path])
         open_source(path, "y")
     source = open_source(path, "y", drop_missing_targets=True)
     assert (source.x.tolist(), source.y.tolist()) == ([[1], [3]], [2, 4])
-    assert source.notes == ["1 row without a target are left out"]
+    assert source.notes == ["1 row without a target is left out"]
     labels = open_source(csv("a,y\n1,x\n2, \n3,z\n"), "y", drop_missing_targets=True)
     assert (labels.y.tolist(), labels.classes) == ([0, 1], ["x", "z"])
 
