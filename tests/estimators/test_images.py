@@ -10,6 +10,7 @@ from autogp.cli.app import app
 from autogp.data import ArraySource
 from autogp.features import Chain, Convolutional
 from autogp.report import write_report
+from benchmarks.image_defaults import textures
 
 
 def stripes(count: int = 120, side: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -168,3 +169,33 @@ def test_squares_of_pixels_matter_where_the_label_is(planes: bool) -> None:
     squares = maps[..., 0].reshape(8, 3, 16, 1)[:, :, :15].reshape(8, 3, 5, 3)
     assert (squares == squares[:, :1, :, :1]).all()  # and so are the pixels of a square
     assert maps[:9, :9].sum() > 0.8
+
+
+def test_a_list_of_images_is_an_array_of_them_and_sizes_must_agree() -> None:
+    x, y = stripes(40)
+    model = quick().fit(list(x), y)
+    assert model.image_shape_ == x.shape[1:]
+    np.testing.assert_array_equal(model.predict_proba(list(x)), model.predict_proba(x))
+    with pytest.raises(ValueError, match=r"all images must have one shape, got \(9, 10\), \(10, 10\)"):
+        model.predict([x[0], x[1][1:]])
+    with pytest.raises(ValueError, match=r"X is one image of shape \(10, 10\): pass X\[None\]"):
+        model.predict(x[0])
+    with pytest.raises(ValueError, match="0 sample"):
+        model.predict(x[:0])
+
+
+def test_few_images_follow_the_predictive_density_where_rows_held_out_gain_by_it() -> None:
+    x, y = textures(np.random.default_rng(1))
+    train, test = slice(400), slice(400, 900)
+    auto, plain = (
+        GPClassifier(50, objective=name, random_state=0).fit(x[train], y[train]) for name in ("auto", "elbo")
+    )
+    assert auto.history_[-1]["objective"] == "predictive"
+    nlp = [-model.log_density(x[test], y[test]).mean() for model in (auto, plain)]
+    assert nlp[0] < 0.8 * nlp[1]
+
+
+def test_few_images_with_chance_labels_keep_the_elbo() -> None:
+    x, _ = stripes(100)
+    y = np.random.default_rng(0).integers(0, 3, len(x))
+    assert {row["objective"] for row in quick().fit(x, y).history_} == {"elbo"}

@@ -50,8 +50,8 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         trained with the kernel. None: the columns as they are. "auto": `Convolutional` if X is images [N, H, W] or
         [N, H, W, C] of at least 8 x 8 pixels, else None.
     objective : {"auto", "elbo", "loo", "predictive"}
-        What kernel and inducing inputs maximise. "auto": the ELBO; from 1,000 rows on it then tries the predictive
-        density, and keeps the result only if held-out rows gain more than three standard errors. With weights, a
+        What kernel and inducing inputs maximise. "auto": the ELBO; from 1,000 rows or 50 images on it then tries
+        the predictive density, and keeps it only if held-out rows gain more than three standard errors. With weights, a
         validation set, a time budget or several components it is "elbo". "loo" and "predictive" overfit small or noisy
         data (docs/leave-one-out.md).
     n_components : int

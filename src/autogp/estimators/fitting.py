@@ -63,8 +63,9 @@ SCORE_ROWS = 20_000  # of the training data, for elbo_ and loo_score_
 SCALED_ROWS = 20_000  # enough to scale the outputs of a feature map by
 FEW_COLUMNS = 50  # up to here float64: inducing inputs lie dense, and float32 loses what is between them
 RIVAL_ROWS = 5_000  # from which the RBF kernel is tried beside the Matérn
-FEWEST_REFINED = 1_000  # rows from which "auto" tries the predictive density,
-REFINED_SHARE = 0.5  # for so many epochs beside the ELBO's
+FEWEST_REFINED, FEWEST_IMAGES = 1_000, 50  # rows, and images, from which "auto" tries the predictive density,
+REFINED_SHARE = 0.5  # for so many epochs beside the ELBO's,
+IMAGE_STEPS = 150  # and for images so many steps at least: on few the ELBO takes too few to count by
 
 
 class Fit:
@@ -95,6 +96,7 @@ class Fit:
         state = chance if estimator.random_state is None else estimator.random_state
         self.seed = processes().from_first(lambda: int(check_random_state(state).randint(2**31 - 1)))
         self.given = estimator._given_settings(self.seed)
+        self.of_images = False  # whether the kernel's inputs are features of images
 
     def run(self) -> None:
         """Trains, and scores the rows of training."""
@@ -165,8 +167,8 @@ class Fit:
         summary = summarise(numbers, allow_missing_targets=True)
         own._varies = summary.x.minimum < summary.x.maximum
         features = _features_of(own)
-        if own.image_shape_ is None and features is not None and (shape := as_map(features).image_shape) is not None:
-            own.image_shape_ = tuple(shape)
+        if features is not None and (shape := as_map(features).image_shape) is not None:
+            own.image_shape_, self.of_images = own.image_shape_ or tuple(shape), True
         if features is not None and as_map(features).scaled_outputs:
             with showing(own.verbose) as displays:
                 as_map(features).watch = RowsDone(displays, "learning features from")
@@ -281,6 +283,8 @@ class Fit:
         if not part and self._may_refine():
             assert self.strata is not None
             epochs = REFINED_SHARE * sum(len(each.rows) for each in histories)
+            if self.of_images:
+                epochs = max(epochs, IMAGE_STEPS * (settings.batch_size or BATCH_SIZE) / count)
             refined = refine(
                 model, self.rows, settings, epochs, self.strata, own.target_scaler_, self._folder(), **common
             )
@@ -303,7 +307,7 @@ class Fit:
             and self.strata is not None
             and self.weights is None
             and self.validation is None
-            and len(self.strata) >= FEWEST_REFINED
+            and len(self.strata) >= (FEWEST_IMAGES if self.of_images else FEWEST_REFINED)
             and settings.optimiser == "natural"
             and settings.objective == "elbo"
             and settings.plan is None

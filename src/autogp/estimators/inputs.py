@@ -62,9 +62,12 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
     else must hold numbers, and keeps its type: integers stay integers. NaN means missing. Images [N, H, W(, C)] are
     rows of pixels, none of which may be missing in fit.
     """
+    X = _stacked(X)
     if reset:
         estimator.target_names_ = getattr(X, "targets", None)
         estimator.image_shape_ = image_shape_of(X)
+    elif estimator.image_shape_ is not None and getattr(X, "shape", None) == estimator.image_shape_:
+        raise ValueError(f"X is one image of shape {X.shape}: pass X[None], an array of one image")
     elif estimator.image_shape_ is not None and image_shape_of(X) not in (None, estimator.image_shape_):
         raise ValueError(
             f"X holds images of shape {image_shape_of(X)}, but {type(estimator).__name__} is expecting "
@@ -94,7 +97,7 @@ def as_source(estimator: Any, X: Any, reset: bool) -> Source:
             )
         return _encoded(estimator, X, reset)
     shape = image_shape_of(X)
-    x = _numbers(estimator, X if shape is None else np.asarray(X).reshape(len(X), -1), reset)
+    x = _numbers(estimator, X if shape is None else np.asarray(X).reshape(len(X), math.prod(shape)), reset)
     if shape is not None and reset:
         refuse_non_finite(x, "X")
     if reset:
@@ -129,12 +132,22 @@ def _encoder_of_gaps(x: Any, names: Any) -> TableEncoder | None:
     return TableEncoder.of_numbers(names, means, missing.tolist())
 
 
+def _stacked(X: Any) -> Any:
+    """A list of images as one array [N, H, W(, C)]; anything else as it is."""
+    if not isinstance(X, (list, tuple)) or not X or not all(getattr(each, "ndim", 0) in (2, 3) for each in X):
+        return X
+    sizes = sorted({tuple(each.shape) for each in X})
+    if len(sizes) > 1:
+        raise ValueError(f"all images must have one shape, got {sizes[0]}, {sizes[1]}, ...: make them the same size")
+    return np.stack(X)
+
+
 def image_shape_of(X: Any) -> tuple[int, ...] | None:
     """(H, W) or (H, W, C) where X is images, in an array [N, H, W] or [N, H, W, C] or a source that says so."""
     if is_source(X):
         return getattr(X, "image_shape", None)
     shape = tuple(getattr(X, "shape", ()))
-    return shape[1:] if len(shape) in (3, 4) and 0 not in shape else None
+    return shape[1:] if len(shape) in (3, 4) and 0 not in shape[1:] else None
 
 
 def _checked_source(estimator: Any, source: Any, reset: bool) -> Source:

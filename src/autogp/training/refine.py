@@ -20,7 +20,8 @@ from autogp.training.stream import absorb_rows
 
 __all__ = ["refine"]
 
-HELD_SHARE, FEWEST_HELD, MOST_HELD = 0.1, 100, 2_000  # rows that decide
+HELD_SHARE, FEWEST_HELD, MOST_HELD = 0.1, 100, 2_000  # rows that decide,
+FEW_SHARE = 0.25  # and of few rows at most this share
 PRIORS = (0.1, 0.0)  # what E_q[log p(u)] counts; the second is tried only where the first was a gain
 STANDARD_ERRORS = 3.0  # that a gain must exceed
 ROWS_AT_ONCE = 1_000
@@ -38,7 +39,7 @@ def refine(
 ) -> History | None:
     """Goes on from the ELBO's optimum by the predictive density with q(u) held, and keeps that only if it is a gain.
 
-    A tenth of the rows is taken out of q: Lambda - A diag(-2 beta) A', b - A (alpha - 2 beta mean). The
+    A tenth of the rows, more of few, is taken out of q: Lambda - A diag(-2 beta) A', b - A (alpha - 2 beta mean). The
     hyper-parameters then follow the predictive density of the other rows for `epochs`. If the rows taken out gain more
     than three standard errors, they are absorbed into q again and the history is returned; else the model is as it was.
 
@@ -78,7 +79,8 @@ def refine(
 
 def _split(strata: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows that are held out, classes in proportion, and the others."""
-    count = min(MOST_HELD, max(FEWEST_HELD, round(HELD_SHARE * len(strata))))
+    rows = len(strata)
+    count = min(MOST_HELD, max(min(FEWEST_HELD, round(FEW_SHARE * rows)), round(HELD_SHARE * rows)))
     order = np.random.default_rng(seed).permutation(len(strata))
     order = order[np.argsort(strata[order], kind="stable")]  # by class, at random within
     chosen = np.zeros(len(strata), bool)
