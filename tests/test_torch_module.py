@@ -81,6 +81,12 @@ def test_a_state_dict_gives_another_model_the_same_marginals():
     assert_same_marginals(other(x), model(x))
 
 
+def test_the_jitter_stays_on_the_cpu_so_that_no_step_waits_for_it():
+    model = SparseGP(RBF(), Gaussian(), torch.zeros(2, 1)).to("meta")
+    assert (model.inducing_inputs.device.type, model.jitter.device.type) == ("meta", "cpu")
+    assert model.dtype == torch.float32
+
+
 def test_a_copy_has_the_same_marginals_and_parameters_of_its_own():
     model, x = some_model()
     other = copy.deepcopy(model)

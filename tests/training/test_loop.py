@@ -578,6 +578,20 @@ def test_history_has_one_row_an_epoch_with_the_fields_it_promises():
     assert history.stopped == "max_epochs"
 
 
+def test_q_moves_alone_in_the_first_tenth_of_the_steps_from_the_prior():
+    problem = Problem("logit")
+    model = problem.model()
+    start, moved = model.kernel.log_lengthscale.detach().clone(), []
+    settings = replace(QUICK, max_epochs=8)  # 40 steps
+    train(
+        model,
+        problem.source,
+        settings,
+        callbacks=[lambda _: moved.append(not model.kernel.log_lengthscale.equal(start))],
+    )
+    assert moved == [False] * 4 + [True] * 36
+
+
 @pytest.mark.parametrize("objective", ["elbo", "predictive", "loo"])
 def test_the_best_state_is_left_behind_though_later_ones_were_worse(objective):
     problem = Problem("softmax")
