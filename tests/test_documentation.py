@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import autogp
+from autogp.experiments.command import EXPERIMENTS
 from benchmarks import scale
 
 ROOT = Path(__file__).parents[1]
@@ -48,12 +49,14 @@ def test_the_readme_quotes_the_files_of_results_that_it_links() -> None:
     rows = [row for row in (ROOT / "README.md").read_text().splitlines() if row.startswith("|") and "](results/" in row]
     assert len(rows) == 6
     for row in rows:
-        _, _, _, ours, source, _ = row.split("|")
+        _, _, others, ours, source, _ = row.split("|")
         quoted = re.findall(r"-?\d+\.?\d*", ours)
         files = [ROOT / link for link in re.findall(r"\]\(([^)]+)\)", source)]
         if files[0].suffix == ".md":
+            quoted += re.findall(r"-?\d+\.?\d*", others)
             assert set(quoted) <= set(re.findall(r"-?\d+\.?\d*", files[0].read_text())), row
             continue
+        assert "AutoGP paper" not in others or published(others), row
         scores = [json.loads(file.read_text())["scores"] for file in files]
         error, nlp = (float(np.mean([each[name] for each in scores])) for name in ("error", "nlp"))
         assert quoted == [f"{100 * error:.2f}", f"{nlp:.{4 if nlp < 1 else 3}f}"][: len(quoted)], row
@@ -73,6 +76,13 @@ def quoted_rows(page: Path) -> list[tuple[dict[str, str], str]]:
         elif set(line) - set("|- "):
             found.append((dict(zip(heads, cells, strict=True)), "" if source is None else source.group(1)))
     return found
+
+
+def published(text: str) -> bool:
+    """Whether error and NLP in the text are a pair of the paper's."""
+    pairs = [scores for each in EXPERIMENTS.values() for scores in each.published.values() if "nlp" in scores]
+    known = [{f"{100 * scores['error']:.2f}", f"{scores['nlp']:.3f}"} for scores in pairs]
+    return {number for number in re.findall(r"\d+\.\d+", text) if number != "8.1"} in known  # million rows
 
 
 def of_files(cell: str, values: list[float], scale: float) -> str:
@@ -97,7 +107,11 @@ def test_the_page_of_experiments_quotes_the_files_of_results() -> None:
     rows = quoted_rows(ROOT / "docs/experiments.md")
     checked = 0
     for cells, source in rows:
-        if source == "the paper" or "1,400 ill-conditioned covariance matrices" in cells:
+        if source == "the paper":
+            assert published(" ".join(cells.values())), cells
+            checked += 1
+            continue
+        if "1,400 ill-conditioned covariance matrices" in cells:
             continue
         if source == "sweep":
             tried = json.loads((ROOT / "results/rectangles/rectangles-arc-cosine-sweep-seed0.json").read_text())[
@@ -127,6 +141,12 @@ def test_the_page_of_experiments_quotes_the_files_of_results() -> None:
         files = sorted((ROOT / "results").glob(f"{source}.json"))
         assert files, f"no source, or no such file: {cells} {source}"
         scores = [json.loads(file.read_text())["scores"] for file in files]
+        if "from the test rows" in cells:
+            error, tested = (
+                np.mean([each["error"] for each in scores]),
+                json.loads(files[0].read_text())["data"]["test"],
+            )
+            assert cells["from the test rows"] == f"{100 * (error * (1 - error) / tested) ** 0.5:.2f} %", cells
         for head, cell in cells.items():
             if head.split()[-1] in METRICS and cell:
                 metric, scale = METRICS[head.split()[-1]]
@@ -134,6 +154,39 @@ def test_the_page_of_experiments_quotes_the_files_of_results() -> None:
                 assert quoted == of_files(quoted, [each[metric] for each in scores], scale), (head, cells, source)
                 checked += 1
     assert checked > 90
+
+
+def test_the_page_of_leave_one_out_quotes_the_files_of_results() -> None:
+    """Means over the runs that a row names, and rows of the comparison of objectives."""
+    page = (ROOT / "results/objectives/README.md").read_text()
+    compared = checked = 0
+    for cells, source in quoted_rows(ROOT / "docs/leave-one-out.md"):
+        if "auto chose" in cells:
+            (line,) = re.findall(rf"^\| {re.escape(cells['set'])} \|.*", page, flags=re.MULTILINE)
+            known = [float(number) for number in re.findall(r"\d+\.\d+", line)]
+            for number in re.findall(r"\d+\.\d+", " ".join([*cells.values()][1:])):
+                digits = len(number.partition(".")[2])
+                assert any(f"{each:.{digits}f}" == number for each in known), (cells, number)
+            compared += 1
+        if "OBJECTIVE" not in source:
+            continue
+        for objective in ("elbo", "loo", "predictive"):
+            numbers = re.findall(r"-?\d+\.\d+", cells[f"`{objective}`"])
+            files = sorted((ROOT / "results").glob(f"{source.replace('OBJECTIVE', objective)}.json"))
+            scores = [json.loads(file.read_text())["scores"] for file in files]
+            for number, (metric, factor) in zip(numbers, (("nlp", 1), ("error", 100)), strict=False):
+                assert number == of_files(number, [each[metric] for each in scores], factor), (cells, objective)
+                checked += 1
+    assert (compared, checked > 50) == (22, True)
+
+
+@pytest.mark.parametrize("name", ["experiments.md", "leave-one-out.md"])
+def test_scores_stand_in_tables_whose_numbers_are_tested(name: str) -> None:
+    text = "\n".join(
+        line for line in (ROOT / "docs" / name).read_text().splitlines() if not line.startswith(("|", "  "))
+    )
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", text)
+    assert re.findall(r"\d+\.\d+ ?%|-?\d\.\d{2,}", prose) == []
 
 
 def test_tables_of_scores_in_other_pages_are_those_of_results() -> None:
