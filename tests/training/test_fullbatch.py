@@ -18,7 +18,7 @@ from autogp.likelihoods import Bernoulli, Gaussian, Poisson, Softmax, StudentT
 from autogp.linalg import NotPositiveDefiniteError
 from autogp.objectives import expected_log_prob
 from autogp.posteriors import Natural
-from autogp.training import Settings, TrainingInterruptedError, converge, fullbatch
+from autogp.training import Settings, TrainingInterruptedError, converge, fullbatch, settle
 from autogp.training.feed import Feed
 from autogp.training.fullbatch import Profile
 
@@ -51,6 +51,21 @@ def test_the_collapsed_elbo_is_titsias():
         expected = density.log_prob(y[:, 0]) - (40 * 1.3 - low_rank.trace()) / (2 * 0.1)
     assert found.item() == pytest.approx(expected.item(), rel=1e-8)
     assert elbo(model, x, y, q=q).item() == pytest.approx(found.item(), rel=1e-10)  # where the maximum is
+
+
+def test_outputs_that_are_independent_settle_as_each_would_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = problem()
+    labels = torch.cat([y > 0, y > 0.5], 1).double()
+
+    def best(targets: torch.Tensor) -> float:
+        model = SparseGP(RBF(lengthscale=0.7, variance=3.0), Bernoulli(targets.shape[1]), x[:7])
+        at = profile(model, x, targets)
+        at.tolerance = 1e-9
+        return at()[0].item()
+
+    alone = best(labels[:, :1]) + best(labels[:, 1:])
+    monkeypatch.setattr(settle, "_coupled", None)  # nothing couples them: there is nothing to solve for
+    assert best(labels) == pytest.approx(alone, rel=1e-7)
 
 
 def test_a_prior_adds_its_log_density_and_gradient():

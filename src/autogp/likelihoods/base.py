@@ -86,6 +86,11 @@ class Likelihood(nn.Module):
         """Which of "elbo", "loo" and "predictive" have no exact or nearly exact rule, so that training samples them."""
         return frozenset() if self.num_latents == 1 else frozenset({"elbo", "loo", "predictive"})
 
+    @property
+    def couples(self) -> bool:
+        """Whether the log density of a row is more than a sum of terms of one latent function each."""
+        return self.num_latents > 1
+
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """log p(y | f): [..., B] from f [..., B, Q] and y [B, ...]."""
         raise NotImplementedError(f"{type(self).__name__} must define log_prob(f, y)")

@@ -33,6 +33,10 @@ class Elementwise(Likelihood):
     def sampled(self) -> frozenset[str]:
         return frozenset()
 
+    @property
+    def couples(self) -> bool:
+        return self.num_latents > self.num_outputs
+
     def log_density(self, f: Tensor, y: Tensor) -> Tensor:
         """log p(y_p | f_p) for each output: [..., B, P] from f [..., B, P] and y [B, P]."""
         raise NotImplementedError(f"{type(self).__name__} must define log_density(f, y)")

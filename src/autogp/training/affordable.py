@@ -87,5 +87,4 @@ def _cheap_pass(likelihood: Likelihood) -> float:
 
 def _passes(likelihood: Likelihood) -> int:
     """How much work a row is, by the latent functions."""
-    coupled = likelihood.num_latents > likelihood.num_outputs
-    return likelihood.num_latents * (COUPLED_PASSES if coupled else 1)
+    return likelihood.num_latents * (COUPLED_PASSES if likelihood.couples else 1)

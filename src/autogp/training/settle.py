@@ -152,7 +152,7 @@ def _look(
     if target is q:
         return Look(value, 0.0, slope, target, sites, found, moments)
     move, whole = _times(covariance, slope), target
-    if len(mean) > 1 and value == value:
+    if likelihood.couples and value == value:
         marginals = [rows.marginals for rows in found]
         move, sites = _coupled(likelihood, blocks, prior, sites, marginals, slope, covariance, among)
         own = [Sites.shift_of(block.basis, each[0]) for block, each in zip(blocks, sites, strict=True)]
