@@ -14,7 +14,11 @@ ROWS_PER_CLASS = 5
 OTHER_TASKS = "else say --task count or --task regression"
 
 
-COUNTS, CLASSES = ("poisson", "negative_binomial", "zero_inflated"), ("logit", "probit", "softmax", "ordinal")
+LIKELIHOODS = {  # of each task
+    "regression": ("gaussian", "student_t", "heteroscedastic", "box_cox", "beta", "network"),
+    "count": ("poisson", "negative_binomial", "zero_inflated"),
+    "classification": ("logit", "probit", "softmax", "ordinal"),
+}
 
 
 @dataclass(frozen=True)
@@ -60,15 +64,13 @@ def find_task(source: ArraySource, wanted: str) -> TaskFound:
     return TaskFound(wanted, y)
 
 
-def task_of(likelihood: str | None) -> str:
-    """The task that a likelihood is for, "auto" where it is left open.
+def task_of(likelihood: Any) -> str:
+    """The task that a likelihood of this name is for, "auto" where none is named, or a user's own.
 
     >>> task_of("zero_inflated"), task_of("student_t"), task_of(None)
     ('count', 'regression', 'auto')
     """
-    if likelihood is None or likelihood == "auto":
-        return "auto"
-    return "count" if likelihood in COUNTS else "classification" if likelihood in CLASSES else "regression"
+    return next((task for task, names in LIKELIHOODS.items() if likelihood in names), "auto")
 
 
 def _indicates(y: np.ndarray) -> bool:
