@@ -503,4 +503,4 @@ def with_prior(profile: Profile | Collapsed | Exact) -> tuple[Tensor, list[Tenso
 
 
 def _vector(tensors: Iterable[Tensor]) -> np.ndarray:
-    return np.concatenate([np.zeros(0), *(tensor.cpu().numpy().ravel() for tensor in tensors)])
+    return np.concatenate([np.zeros(0), *(tensor.detach().cpu().numpy().ravel() for tensor in tensors)])
