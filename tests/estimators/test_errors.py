@@ -95,7 +95,7 @@ def test_rows_of_a_prediction():
         (np.stack([y, y * np.nan], 1), "every target is missing in column 1"),
         (spoilt(y, 7, 1e200), r"y contains 1e\+200, too large to be scaled, first in row 7"),
         (y[:10], "X has 30 rows, but y has 10"),
-        (labels, "arrays of bytes/strings|could not convert"),
+        (labels, "y holds 'up' in row 0 .* use GPClassifier if y are classes"),
         (None, "requires y to be passed"),
         (y.reshape(30, 1, 1), "dim 3"),
     ],

@@ -311,13 +311,11 @@ class Likelihood(nn.Module):
             return self._integrate(values, mean, variance, at.flatten(0, -2), log=False)
         nodes, log_weights = self._nodes(mean)
         some = max(1, CACHE_NUMBERS // max(1, mean.numel()))  # nodes at a time
-        parts = zip(nodes.split(some), log_weights.exp().flatten().split(some), strict=True)
+        parts = zip(nodes.split(some), log_weights.exp().split(some), strict=True)
         spread = variance.sqrt()
-        # One pass for the weighted sum; rows vary fastest in memory, as in the means.
-        found = [
-            torch.tensordot(weights, values(torch.addcmul(mean, spread, part), at).mT, 1) for part, weights in parts
-        ]
-        return torch.stack(found).sum(0).mT
+        # Not by a product with the weights, whose rounding would depend on the place of a row.
+        found = [(weights * values(torch.addcmul(mean, spread, part), at)).sum(0) for part, weights in parts]
+        return torch.stack(found).sum(0)
 
     def _log_expectation(
         self, log_values: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor, y: Tensor
