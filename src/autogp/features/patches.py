@@ -11,7 +11,7 @@ __all__ = ["PatchLayer", "patches_of", "pooling_weights", "spherical_kmeans"]
 
 KMEANS_STEPS = 10
 FEW_CHANNELS = 8
-SMALLEST_NORM = 1e-18  # of a blank patch, which has no direction; float32 has its square
+SMALLEST_NORM = 1e-15  # of a blank patch, which has no direction; what it gives has squares that float32 holds in full
 ROOT_FLOOR = 1e-2  # added to the square roots of the eigenvalues of K_ZZ, which may be as small as rounding
 
 
