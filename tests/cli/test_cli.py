@@ -81,7 +81,7 @@ def test_from_table_to_predictions_in_two_commands(tmp_path: Path) -> None:
 
 
 def test_unexpected_errors_are_one_line_unless_debugging(monkeypatch: pytest.MonkeyPatch, passengers: Path) -> None:
-    def broken(path: Path) -> None:
+    def broken(path: Path, code: Path | None) -> None:
         raise ZeroDivisionError("by nothing")
 
     monkeypatch.setattr("autogp.cli.models.open_model", broken)
@@ -106,7 +106,7 @@ def test_unexpected_errors_are_one_line_unless_debugging(monkeypatch: pytest.Mon
 def test_the_machine_s_own_troubles_are_told_in_words(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, message: str
 ) -> None:
-    def broken(path: Path) -> None:
+    def broken(path: Path, code: Path | None) -> None:
         raise error
 
     monkeypatch.setattr("autogp.cli.models.open_model", broken)

@@ -21,6 +21,14 @@ def inputs() -> tuple[np.random.Generator, np.ndarray, np.ndarray]:
 COUNTS = ("poisson", "negative_binomial", "zero_inflated")
 
 
+def test_a_target_of_few_values_has_no_noise_that_varies() -> None:
+    """Where rows around a row have its value exactly, that noise would go to 0, and training would not end."""
+    x = np.linspace(0, 3, 160)[:, None]
+    y = np.floor(x[:, 0]) + np.where(x[:, 0] > 1.5, np.random.default_rng(0).integers(0, 2, 160), 0)
+    model = GPRegressor(random_state=0, verbose=False).fit(x, y - 5)
+    assert type(model.model_.likelihood).__name__ == "Gaussian"
+
+
 @pytest.mark.parametrize("kind", ["Gaussian", "Heteroscedastic", "BoxCox", "NegativeBinomial"])
 def test_auto_finds_the_likelihood_that_made_the_targets(inputs, kind: str) -> None:
     rng, x, f = inputs

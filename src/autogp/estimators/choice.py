@@ -56,6 +56,7 @@ LEAST_GAIN = 0.01  # nats per row, and one standard error: below that the simple
 LEAST_PROMISE = 0.005  # nats per row that residuals must promise, for a trial
 POWERS, DISPERSIONS = (0.0, 0.25, 0.5, 0.75, 1.5, 2.0), (0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
 LARGEST_COUNT = 10_000
+FEW_VALUES = 10  # different targets
 MOST_LOG_VARIANCE = math.log(4.0)  # of the kernel at first, where it is also that of a logarithm of noise
 
 
@@ -112,7 +113,7 @@ def choose_likelihood(estimator: "GPRegressor", rows: Source, y: np.ndarray, see
         return "gaussian", None
     candidates = _candidates(y)
     if estimator.objective == "loo" or len(y) < FEW_ROWS:  # infinite for that likelihood; too few for two functions
-        candidates.remove("heteroscedastic")
+        candidates = [name for name in candidates if name != "heteroscedastic"]
     if len(y) < FEWEST_ROWS or len(candidates) == 1 or estimator.time_budget is not None:
         return "gaussian", None
     order = np.random.default_rng(seed).permutation(len(y))[:TRIAL_ROWS]
@@ -144,7 +145,8 @@ def _candidates(y: np.ndarray) -> list[str]:
         "gaussian",
         *(["box_cox"] if y.min() > 0 else []),
         *(["negative_binomial"] if whole else []),
-        "heteroscedastic",
+        # Where a target has few values, rows around agree in it, and noise that varies would go to 0 there.
+        *(["heteroscedastic"] if len(np.unique(y)) > FEW_VALUES else []),
     ]
 
 
